@@ -36,6 +36,7 @@ def story(lab: Lab) -> None:
     chapters.fractions_carry_over(lab, theirs)
     lab.title("Figure by figure")
     chapters.show_lines(lab, result)
+    chapters.show_like_cards(lab, mine, references)
     lab.title("What may be behind it")
     chapters.show_causes(lab, result)
     lab.record(

@@ -9,13 +9,12 @@ Three figures are what users and operators feel:
 - Throughput, tokens a second for all users together. The weights are read once for the whole batch: more
   users cost little, until keys and values or arithmetic take over.
 
-Each figure stands beside the floor worked out from ceilings measured just before, and beside transformers on a model of
-the same shape: static batches, and its own continuous batching. On a GPU it runs the shapes of GPT-2,
+Each figure stands beside the floor worked out from ceilings measured just before, and beside static batches of
+transformers on a model of the same shape. On a GPU it runs the shapes of GPT-2,
 TinyLlama-1.1B and Llama-3-8B in 16 bit; on a CPU `tales` and GPT-2. Weights are random: speed is not affected.
 """
 
 import argparse
-import time
 
 from labkit.lab import Lab, run_lab
 from phase5_real_gpu.measuring.engine_cases import MODEL_NAMES, bench_model, default_dtype, plan_for
@@ -23,18 +22,14 @@ from phase5_real_gpu.measuring.engine_runs import measure_model
 from phase5_real_gpu.measuring.machine_limits import open_bench
 from phase5_real_gpu.story.engine_story import beats_its_floor, check_claims, draw, show_model, show_t4
 
-PEERS_UNTIL = 210  # seconds on a GPU, so that all of our own figures fit into the time of measure_machine.py
-
 
 def story(lab: Lab) -> None:
-    began, device = time.monotonic(), lab.device
+    device = lab.device
     dtype = default_dtype(device) if lab.args.dtype == "auto" else lab.args.dtype
     plan = plan_for(device, lab.quick)
     models = [bench_model(name) for name in lab.args.models or plan.models]
     bench = open_bench(device, dtype, lab.quick, lab.seed, lab.args.json if lab.args.resume else None)
     bench.save = lambda bench: lab.save(**bench.results())
-    if device == "cuda":
-        bench.until = began + PEERS_UNTIL
     limits = bench.limits
     lab.say(f"""Every token costs one reading of the weights. {limits.device_name} reads {limits.read_gb_s:,.0f} GB/s
         and multiplies {limits.matmul_tflops[dtype]:,.3g} TFLOP/s in {dtype}, measured just now. So the shortest
@@ -59,15 +54,11 @@ def story(lab: Lab) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"],
-        help="number format (auto: bfloat16, on a GPU older than Ampere float16)",
-    )  # fmt: skip
-    parser.add_argument("--models", nargs="+", choices=MODEL_NAMES, help="which models (default: by machine)")
-    parser.add_argument(
-        "--resume", action="store_true", help="keep the figures that the file of --json holds already"
-    )
-    parser.add_argument("--no-peers", action="store_true", help="leave transformers out")
+    add, dtypes = parser.add_argument, ["auto", "float32", "bfloat16", "float16"]
+    add("--dtype", default="auto", choices=dtypes, help="auto: bfloat16, on a GPU older than Ampere float16")
+    add("--models", nargs="+", choices=MODEL_NAMES, help="which models (default: by machine)")
+    add("--resume", action="store_true", help="keep the figures that the file of --json holds already")
+    add("--no-peers", action="store_true", help="leave transformers out")
 
 
 def main(argv: list[str] | None = None) -> int:

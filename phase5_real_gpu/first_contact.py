@@ -18,8 +18,9 @@ from labkit.paths import outputs, short
 from labkit.predictions import show_value
 from phase1_tokens_embeddings.weights import CARDS
 from phase5_real_gpu.measuring import first_contact as contact
-from phase5_real_gpu.measuring.measure_all import Gathered
-from phase5_real_gpu.measuring.reference_files import Part, as_reference, slug, write_reference
+from phase5_real_gpu.measuring.machine_limits import device_name
+from phase5_real_gpu.measuring.reference_files import Part, read_reference, slug, write_reference
+from phase5_real_gpu.measuring.steps import Gathered, Step, run_steps
 
 SIX = ("h200", "h100", "a100-80", "rtx4090", "l4", "t4")
 
@@ -34,27 +35,21 @@ def story(lab: Lab) -> None:
         if not lab.args.dry_run:
             raise LabError("no GPU to run on: use a machine that has one, or --dry-run")
         return
-    import torch
-
-    name = torch.cuda.get_device_name()
+    name = device_name("cuda")
     card = contact.card_of(name)
     expected = contact.expected_on(card) if card else {}
     folder = outputs() / "first_contact" / slug(name)
-    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "machine.json"
     lab.say(f"{name}: {len(contact.STEPS)} parts, together at most {lab.args.seconds / 60:.0f} minutes.")
     if not card:
         lab.say("The course has no data sheet of this card, so its figures stand alone.")
 
     def save(gathered: Gathered) -> None:
-        reference = as_reference(
-            gathered.environment, "cuda", gathered.card, command="lab first-contact", quick=True, limits=gathered.limits,
-            measurements=tuple(gathered.measurements.values()), parts=tuple(gathered.parts),
-        )  # fmt: skip
-        write_reference(reference, folder / "machine.json")
+        write_reference(gathered.as_reference("cuda", command="lab first-contact", quick=True), file)
 
     told: set[str] = set()
 
-    def tell(step: contact.Step, part: Part | None, gathered: Gathered) -> None:
+    def tell(step: Step, part: Part | None, gathered: Gathered) -> None:
         if part is None:
             lab.show(f"{step.name}: {step.shows} (at most {step.seconds:.0f} s)")
             return
@@ -67,21 +62,16 @@ def story(lab: Lab) -> None:
                 f"{card.title}, beside its data sheet", ["figure", "unit", "measured", "expected", ""], rows
             )
 
-    gathered = contact.run_steps(folder, save, tell, lab.args.seconds, lab.args.again)
+    earlier = read_reference(file) if file.exists() and not lab.args.again else None
+    gathered = run_steps(contact.STEPS, folder, save, tell, lab.args.seconds, earlier)
     clocks = [gathered.card.get(f"{which}_sm_clock_mhz") for which in ("lowest", "median", "highest")]
     if all(clocks):
         lowered = ", ".join(gathered.card.get("throttled_by", ())) or "nothing"
         lab.say(
             f"Clock while busy: {clocks[0]:,.0f} to {clocks[2]:,.0f} MHz, median {clocks[1]:,.0f}. Lowered by: {lowered}."
         )
-    lab.record(
-        file=str(folder / "machine.json"),
-        parts=[vars(p) for p in gathered.parts],
-        figures=len(gathered.measurements),
-    )
-    lab.say(
-        f"{len(gathered.measurements)} figures are in {short(folder / 'machine.json')}, what each part said beside it."
-    )
+    lab.record(file=str(file), parts=[vars(p) for p in gathered.parts], figures=len(gathered.measurements))
+    lab.say(f"{len(gathered.measurements)} figures are in {short(file)}, what each part said beside it.")
 
 
 def in_words(value: float, expected: contact.Expected) -> tuple[str, str]:
@@ -118,14 +108,10 @@ def show_plan(lab: Lab) -> None:
 
 
 def add_arguments(parser: Any) -> None:
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be run, and what cards should give"
-    )
-    parser.add_argument("--again", action="store_true", help="forget what an earlier run has measured")
-    most = contact.TOTAL_SECONDS
-    parser.add_argument(
-        "--seconds", type=between(1, 3600), default=most, help=f"for everything together ({most})"
-    )
+    add, most = parser.add_argument, contact.TOTAL_SECONDS
+    add("--dry-run", action="store_true", help="say what would be run, and what cards should give")
+    add("--again", action="store_true", help="forget what an earlier run has measured")
+    add("--seconds", type=between(1, 3600), default=most, help=f"for everything together ({most})")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -18,21 +18,39 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
-from labkit.options import between
 from labkit.paths import check_writable, outputs
-from phase5_real_gpu.measuring.measure_all import SCRIPTS, TOTAL_SECONDS, Gathered, measure_all
-from phase5_real_gpu.measuring.reference_files import as_reference, write_reference
+from phase5_real_gpu.measuring.reference_files import Part, read_reference, write_reference
+from phase5_real_gpu.measuring.steps import Gathered, Step, run_steps
 
+TOTAL_SECONDS = 570  # so that ten minutes are never reached
 NAME_RULE = "small letters, digits and . _ + - only, at most 80 of them"
+SCRIPTS = {  # the seconds of each part, and whether it saves its figures one by one
+    "memory": ("memory_hierarchy.py", 90, False),
+    "kernels": ("kernel_benchmark.py", 210, True),
+    "engine": ("engine_benchmark.py", 330, True),
+    "vllm": ("vllm_comparison.py", 240, False),
+}
+
+
+def steps_of(lab: Lab, parts: list[str]) -> list[Step]:
+    steps = []
+    for name in parts:
+        file, seconds, resumes = SCRIPTS[name]
+        command = [str(Path(__file__).parent / file), "--json", "{report}", "--device", lab.args.device]
+        command += ["--quick"] * lab.quick + ["--resume"] * resumes
+        needs = "vllm" if name == "vllm" else ""
+        if needs and lab.args.vllm_python:
+            command, needs = [*command, "--vllm-python", lab.args.vllm_python], ""
+        steps.append(Step(name, file, seconds, tuple(command), needs))
+    return steps
 
 
 def story(lab: Lab) -> None:
     args = lab.args
     parts = [p for p in args.parts.replace(" ", "").split(",") if p]
-    if unknown := [p for p in parts if p not in SCRIPTS]:
-        raise LabError(f"unknown part {unknown[0]!r}: use some of {','.join(SCRIPTS)}")
-    if not parts:
-        raise LabError(f"--parts is empty: use some of {','.join(SCRIPTS)}")
+    if not parts or (unknown := [p for p in parts if p not in SCRIPTS]):
+        wrong = f"unknown part {unknown[0]!r}" if parts else "--parts is empty"
+        raise LabError(f"{wrong}: use some of {','.join(SCRIPTS)}")
     if args.name and not re.fullmatch(r"[a-z0-9][a-z0-9._+-]{0,79}", args.name):
         raise LabError(f"--name {args.name!r}: use {NAME_RULE}")
     out = Path(args.out) if args.out else outputs() / "machine.json"
@@ -41,27 +59,20 @@ def story(lab: Lab) -> None:
     command += f" --parts {','.join(parts)}" * (parts != list(SCRIPTS))
 
     def save(gathered: Gathered) -> None:
-        reference = as_reference(
-            gathered.environment, args.device, gathered.card, args.name, args.title, command=command, quick=lab.quick,
-            limits=gathered.limits, measurements=tuple(gathered.measurements.values()), parts=tuple(gathered.parts),
-        )  # fmt: skip
-        write_reference(reference, out)
+        fields = dict(name=args.name, title=args.title, command=command, quick=lab.quick)
+        write_reference(gathered.as_reference(args.device, **fields), out)
 
-    lab.say(f"""{len(parts)} parts, together at most {args.seconds / 60:.0f} minutes. Leave the machine alone
+    def tell(step: Step, part: Part | None, gathered: Gathered) -> None:
+        line = f"{step.shows} (at most {step.seconds:.0f} s)"
+        if part:
+            line = f"        {part.outcome}, {part.seconds:.0f} s{part.error and '. ' + part.error}"
+        lab.console.print(line, markup=False, highlight=False)
+
+    lab.say(f"""{len(parts)} parts, together at most {TOTAL_SECONDS / 60:.0f} minutes. Leave the machine alone
         meanwhile.""")
-    gathered = measure_all(
-        parts,
-        ["--device", args.device] + ["--quick"] * lab.quick,
-        save,
-        lambda line: lab.console.print(line, markup=False, highlight=False),
-        args.seconds,
-        args.vllm_python,
-        args.resume,
-    )
-    lab.table(
-        "What ran",
-        ["script", "outcome", "seconds", "why"],
-        [[p.script, p.outcome, p.seconds, p.error[:60]] for p in gathered.parts],
+    earlier = read_reference(out) if args.resume and out.exists() else None
+    gathered = run_steps(
+        steps_of(lab, parts), outputs() / "measure_machine", save, tell, TOTAL_SECONDS, earlier
     )
     lab.record(file=str(out), parts=[vars(p) for p in gathered.parts], figures=len(gathered.measurements))
     if not gathered.measurements:
@@ -71,25 +82,13 @@ def story(lab: Lab) -> None:
 
 
 def add_arguments(parser: Any) -> None:
-    parser.add_argument("--out", metavar="FILE", help="where to write (default: outputs/machine.json)")
-    parser.add_argument(
-        "--name", default="", help="short name of this machine (default: made from its processor)"
-    )
-    parser.add_argument("--title", default="", help="the same in words")
-    every = ",".join(SCRIPTS)
-    parser.add_argument("--parts", metavar="A,B", default=every, help=f"only some of {every}")
-    parser.add_argument(
-        "--vllm-python", default="", metavar="FILE", help="python of an environment that has vLLM"
-    )
-    parser.add_argument(
-        "--resume", action="store_true", help="go on with what an earlier run has measured, part by part"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=between(1, 24 * 3600),
-        default=TOTAL_SECONDS,
-        help=f"for everything together ({TOTAL_SECONDS})",
-    )
+    add, every = parser.add_argument, ",".join(SCRIPTS)
+    add("--out", metavar="FILE", help="where to write (default: outputs/machine.json)")
+    add("--name", default="", help="short name of this machine (default: made from its processor)")
+    add("--title", default="", help="the same in words")
+    add("--parts", metavar="A,B", default=every, help=f"only some of {every}")
+    add("--vllm-python", default="", metavar="FILE", help="python of an environment that has vLLM")
+    add("--resume", action="store_true", help="go on with what an earlier run has measured, part by part")
 
 
 def main(argv: list[str] | None = None) -> int:

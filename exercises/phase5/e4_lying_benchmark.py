@@ -80,7 +80,7 @@ check("p5e4_lying_benchmark", floor_us, what_is_wrong)
 # ## On real records
 #
 # `phase5_real_gpu/reference/` holds what was measured on real machines, each figure with its floor, and `compare_to_reference.py` looks for the
-# traces of nine causes, in `phase5_real_gpu/comparing/signatures.py`. With what you know now, read `times_beyond_the_limit` there.
+# traces of ten causes, in `phase5_real_gpu/comparing/causes.py`. With what you know now, read `times_beyond_the_limit` there.
 #
 # The same question put to the course's own figures: does any of them beat its floor?
 # %% tags=["engine"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from phase5_real_gpu.comparing.causes import Finding, find_causes
-from phase5_real_gpu.comparing.signatures import ratio_of_shares, same_device
+from phase5_real_gpu.comparing.report_facts import ratio_of_shares, same_device
 from phase5_real_gpu.measuring.measurements import Measurement
 from phase5_real_gpu.measuring.reference_files import Reference
 
@@ -42,17 +42,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All lines, and the causes that left a trace.
-
-    `alone`: figures of mine that the reference has not. `close`: factor within which two fractions are the same.
-    """
+    """All lines, and the causes that left a trace. `alone`: figures of mine that the reference has not."""
 
     mine: Reference
     theirs: Reference
     lines: tuple[Line, ...]
     alone: tuple[Measurement, ...]
     findings: tuple[Finding, ...]
-    close: float
 
     @property
     def off(self) -> list[Line]:
@@ -65,12 +61,10 @@ def compare(mine: Reference, theirs: Reference) -> Comparison:
     figures = [m for m in mine.measurements if not is_ceiling(m)]
     same = same_device(mine, theirs)
     lines = [judge(m, other, close, same) for m in figures if (other := theirs.get(m.name))]
-    if (
-        theirs.origin == "article"
-    ):  # shown beside mine; without hardware and method known, it is never a verdict
-        lines = [Line(line.mine, line.theirs, line.expected, "not comparable") for line in lines]
+    if theirs.origin == "article":  # without hardware and method, its figures are never a verdict
+        lines = [replace(line, verdict="not comparable") for line in lines]
     alone = [m for m in figures if theirs.get(m.name) is None]
-    return Comparison(mine, theirs, tuple(lines), tuple(alone), tuple(find_causes(mine, theirs)), close)
+    return Comparison(mine, theirs, tuple(lines), tuple(alone), tuple(find_causes(mine, theirs)))
 
 
 def judge(mine: Measurement, theirs: Measurement, close: float = CLOSE, same: bool = False) -> Line:
@@ -104,18 +98,35 @@ def is_ceiling(m: Measurement) -> bool:
 
 
 def pick_reference(mine: Reference, references: Iterable[Reference]) -> Reference | None:
-    """The most similar machine: of the same kind, figures with hardware and method before what an article tells, even of the
-    same device; then the same device, measured before published, memory of about the same speed, and most figures in common.
+    """The most similar machine: of the same kind, figures with hardware and method before what an article tells, one that has
+    figures in common; then the same device, measured before published, memory of about the same speed, and most in common.
     None only if there are none."""
 
-    def similarity(other: Reference) -> tuple[bool, bool, bool, bool, float, int]:
+    def similarity(other: Reference) -> tuple[bool, bool, bool, bool, bool, float, int]:
         common = sum(other.get(m.name) is not None and not is_ceiling(m) for m in mine.measurements)
         pace = (mine.limits.read_gb_s or 1) / (other.limits.read_gb_s or 1)
-        known, measured = other.origin != "article", other.origin == "measured"
-        same = same_device(mine, other)
-        return mine.device == other.device, known, same, measured, -round(abs(math.log(pace)), 1), common
+        known, measured, same = (
+            other.origin != "article",
+            other.origin == "measured",
+            same_device(mine, other),
+        )
+        like = -round(abs(math.log(pace)), 1)
+        return mine.device == other.device, known, common > 0, same, measured, like, common
 
     return max(references, key=similarity, default=None)
+
+
+def like_cards(mine: Reference, references: Iterable[Reference]) -> list[Reference]:
+    """What others have published of the same card, or of another form of it: "NVIDIA H100 PCIe" is like "NVIDIA H100 SXM"."""
+    return [
+        r for r in references if r.origin == "published" and mine.device == "gpu" and _kind(r) == _kind(mine)
+    ]
+
+
+def _kind(report: Reference) -> str:
+    """The card's model in its driver's name: "NVIDIA H100 80GB HBM3" -> "H100", "NVIDIA GeForce RTX 4090" -> "RTX 4090"."""
+    words = report.device_name.replace("-", " ").replace("NVIDIA", "").replace("GeForce", "").split()
+    return " ".join(words[: 2 if words[:1] == ["RTX"] else 1])
 
 
 def imagine(machine: Reference, factor: float) -> Reference:
@@ -123,7 +134,7 @@ def imagine(machine: Reference, factor: float) -> Reference:
 
     def slower(m: Measurement) -> Measurement:
         times = factor if m.better == "lower" else 1 / factor
-        return replace(m, value=m.value * times, floor=m.floor * times if m.floor else None)
+        return replace(m, value=m.value * times, floor=m.floor and m.floor * times)
 
     old = machine.limits
     rates = {name: value and value / factor for name, value in vars(old).items() if name.endswith("gb_s")}

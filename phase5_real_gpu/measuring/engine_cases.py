@@ -16,8 +16,7 @@ from phase2_attention_kvcache.measuring.roofline import Work, work_of_batch
 from phase2_attention_kvcache.model import GPT2_124M, ModelConfig
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
 from phase2_attention_kvcache.model.config import read_config
-from phase5_real_gpu.measuring.machine_limits import MachineLimits
-from phase5_real_gpu.measuring.measurements import Floor
+from phase5_real_gpu.measuring.measurements import Floor, Limits
 
 Workload = list[tuple[list[int], int]]
 """A prompt and the number of tokens to write, for each request."""
@@ -67,18 +66,17 @@ class Plan:
     Attributes:
         models: names for `bench_model`.
         isls: prompt lengths whose TTFT is measured.
-        batches: how many requests are served together. peer_batches: those that transformers serves as well.
+        batches: how many requests are served together.
         isl, osl: tokens of each one's prompt and answer.
         mixed: requests of the workload of unequal lengths, and its shortest and longest prompt and answer.
         repeats: how often each figure is taken; the median counts.
         step_tokens: most tokens of a step.
-        peer_seconds: time for the other engines, per model. What comes later is left out, and said so.
+        peer_seconds: time for transformers, per model. What comes later is left out, and said so.
     """
 
     models: tuple[str, ...]
     isls: tuple[int, ...]
     batches: tuple[int, ...]
-    peer_batches: tuple[int, ...]
     isl: int
     osl: int
     mixed: tuple[int, int, int]
@@ -89,21 +87,20 @@ class Plan:
 
 ON_GPU = Plan(
     models=("gpt2", "tinyllama", "llama3-8b"), isls=(10, 100, 500, 1000, 4000), batches=(1, 8, 32, 64, 256),
-    peer_batches=(1, 8, 32, 64, 256), isl=128, osl=128, mixed=(64, 16, 256), repeats=3, step_tokens=8192,
-    peer_seconds=30.0,
+    isl=128, osl=128, mixed=(64, 16, 256), repeats=3, step_tokens=8192, peer_seconds=30.0,
 )  # fmt: skip
 ON_CPU = Plan(
-    models=("tales", "gpt2"), isls=(10, 100, 500, 1000), batches=(1, 8, 32, 64), peer_batches=(1, 8, 32), isl=32,
-    osl=24, mixed=(16, 8, 48), repeats=2, step_tokens=2048, peer_seconds=20.0,
+    models=("tales", "gpt2"), isls=(10, 100, 500, 1000), batches=(1, 8, 32, 64), isl=32, osl=24,
+    mixed=(16, 8, 48), repeats=2, step_tokens=2048, peer_seconds=20.0,
 )  # fmt: skip
 
 
 def plan_for(device: str, quick: bool) -> Plan:
     """Sizes that a machine bears: at most five minutes on a large GPU, one or two on a CPU, seconds with `quick`."""
     if device == "cuda":
-        small = dict(batches=(1, 64), peer_batches=(64,), osl=32, mixed=(64, 16, 64), peer_seconds=10.0)
+        small = dict(batches=(1, 64), osl=32, mixed=(64, 16, 64), peer_seconds=10.0)
         return replace(ON_GPU, models=("tinyllama",), repeats=1, **small) if quick else ON_GPU
-    small = dict(batches=(1, 8, 32), peer_batches=(32,), isl=16, osl=12, mixed=(16, 4, 16))
+    small = dict(batches=(1, 8, 32), isl=16, osl=12, mixed=(16, 4, 16))
     return replace(ON_CPU, models=("tales",), repeats=1, **small) if quick else ON_CPU
 
 
@@ -150,19 +147,17 @@ def step_work(config: ModelConfig, batch: int, new_tokens: int, context: int, it
     return work_of_batch(config, [(context, new_tokens)] * batch, itemsize)
 
 
-def ttft_floor(config: ModelConfig, isl: int, limits: MachineLimits, dtype: str) -> Floor:
+def ttft_floor(config: ModelConfig, isl: int, limits: Limits, dtype: str) -> Floor:
     """Of a prompt that is alone: all its tokens in one step."""
     return limits.floor(step_work(config, 1, isl, 0, parse_dtype(dtype).itemsize), dtype)
 
 
-def decode_floor(config: ModelConfig, batch: int, context: int, limits: MachineLimits, dtype: str) -> Floor:
+def decode_floor(config: ModelConfig, batch: int, context: int, limits: Limits, dtype: str) -> Floor:
     """Of a step that writes one token for each of `batch` requests."""
     return limits.floor(step_work(config, batch, 1, context, parse_dtype(dtype).itemsize), dtype)
 
 
-def run_floor(
-    config: ModelConfig, batch: int, isl: int, osl: int, limits: MachineLimits, dtype: str
-) -> Floor:
+def run_floor(config: ModelConfig, batch: int, isl: int, osl: int, limits: Limits, dtype: str) -> Floor:
     """Of a whole run: the prompts of `batch` requests, then a step for each further token.
 
     `limit` is that of the decode steps, which take nearly all the time.

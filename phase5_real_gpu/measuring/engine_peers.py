@@ -1,23 +1,13 @@
-"""The other engine of the engine benchmark: transformers, on a model of the same shape with random weights.
-
-Two ways to serve many users with it:
-
-    static       `model.generate`: prompts padded to the longest one; all wait for the longest answer
-    continuous   its own continuous batching: a paged cache and a scheduler, as in Phase 4
-"""
+"""The other engine of the engine benchmark: `generate` of transformers, on a model of the same shape with random weights."""
 
 import logging as python_logging
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
 from phase1_tokens_embeddings.weights import ModelShape
-from phase5_real_gpu.measuring.engine_cases import Workload, blocks_of
-
-PAGE = 256  # tokens of a page of transformers' paged cache, its default
+from phase5_real_gpu.measuring.engine_cases import Workload
 
 
 def quiet_transformers() -> None:
@@ -56,8 +46,17 @@ def random_transformers(shape: ModelShape, dtype: str, device: str) -> Any:
     return model.requires_grad_(False).eval()
 
 
+def every_backend() -> AbstractContextManager[None]:
+    """Peers may use every kind of fused attention that PyTorch has. Ours leaves out cuDNN's (caches.py)."""
+    from torch.nn.attention import SDPBackend as Backend
+    from torch.nn.attention import sdpa_kernel
+
+    every = [Backend.CUDNN_ATTENTION, Backend.FLASH_ATTENTION, Backend.EFFICIENT_ATTENTION, Backend.MATH]
+    return sdpa_kernel(every)
+
+
 class StaticBatches:
-    """`generate` on a padded batch."""
+    """`generate` on a batch: prompts padded to the longest one; all wait for the longest answer."""
 
     name = "transformers-static"
 
@@ -73,79 +72,10 @@ class StaticBatches:
         device = self.model.device
         ids = torch.tensor([[0] * pad + p for pad, (p, _) in zip(padding, workload)], device=device)
         mask = torch.tensor([[0] * pad + [1] * (width - pad) for pad in padding], device=device)
-        out = self.model.generate(
-            ids, attention_mask=mask, max_new_tokens=steps, min_new_tokens=steps, do_sample=False,
-            pad_token_id=0, eos_token_id=None,
-        )  # fmt: skip
+        with every_backend():
+            out = self.model.generate(
+                ids, attention_mask=mask, max_new_tokens=steps, min_new_tokens=steps, do_sample=False,
+                pad_token_id=0, eos_token_id=None,
+            )  # fmt: skip
         written = out[:, width:].tolist()  # waits for a GPU
         return [tokens[:osl] for tokens, (_, osl) in zip(written, workload, strict=True)]
-
-
-class ContinuousBatches:
-    """transformers' continuous batching. Made by `continuous_batches`."""
-
-    name = "transformers-continuous"
-
-    def __init__(self, model: Any, manager: Any) -> None:
-        self.model, self.manager = model, manager
-
-    def run(self, workload: Workload, patience: float = 120.0) -> list[list[int]]:
-        """The tokens of each answer.
-
-        Raises:
-            RuntimeError: a request failed, or its thread stopped, or gave no result for `patience` seconds.
-        """
-        ids = [
-            self.manager.add_request(prompt, max_new_tokens=osl, eos_token_id=-1) for prompt, osl in workload
-        ]
-        written: dict[str, list[int]] = {}
-        last = time.monotonic()
-        while len(written) < len(ids):
-            result = self.manager.get_result(timeout=1)
-            if result is not None and result.is_finished():
-                if result.error:
-                    raise RuntimeError(str(result.error))
-                written[result.request_id] = list(result.generated_tokens)
-                last = time.monotonic()
-            elif not self.manager.is_running() or time.monotonic() - last > patience:
-                raise RuntimeError("its generation thread stopped, or gave no result")
-        return [written[i] for i in ids]
-
-
-@contextmanager
-def continuous_batches(model: Any, most: Workload, step_tokens: int) -> Iterator[ContinuousBatches]:
-    """Start continuous batching; its graphs are captured here, before anything is timed.
-
-    Args:
-        most: the workload that needs the largest cache. step_tokens: most tokens of a step.
-
-    Raises:
-        ImportError, AttributeError: this transformers has none.
-    """
-    from transformers import GenerationConfig
-    from transformers.generation.configuration_utils import ContinuousBatchingConfig
-
-    wanted: dict[str, Any] = {}
-    if model.device.type == "cpu":  # otherwise it takes most of the memory; on a GPU it may
-        blocks = blocks_of(most, PAGE) + 4
-        wanted = dict(num_blocks=blocks, max_batch_tokens=step_tokens, allow_block_sharing=False)
-    with model.continuous_batching_context_manager(
-        generation_config=GenerationConfig(
-            do_sample=False, eos_token_id=-1, pad_token_id=0, max_new_tokens=16
-        ),
-        continuous_batching_config=ContinuousBatchingConfig(**wanted),
-        block=True,
-        timeout=5,
-    ) as manager:
-        yield ContinuousBatches(model, manager)
-
-
-@contextmanager
-def cudnn_as_usual() -> Iterator[None]:
-    """PyTorch's default, with all backends of fused attention. Ours leave out cuDNN's (caches.py)."""
-    ours = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(ours)

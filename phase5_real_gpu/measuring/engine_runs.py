@@ -3,8 +3,7 @@
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -31,13 +30,7 @@ from phase5_real_gpu.measuring.engine_cases import (
     run_floor,
     ttft_floor,
 )
-from phase5_real_gpu.measuring.engine_peers import (
-    PAGE,
-    StaticBatches,
-    continuous_batches,
-    cudnn_as_usual,
-    random_transformers,
-)
+from phase5_real_gpu.measuring.engine_peers import StaticBatches, random_transformers
 from phase5_real_gpu.measuring.measurements import Bench, Floor, Measurement, percentiles
 
 BLOCK = 16
@@ -169,9 +162,7 @@ def _throughput(
         itls = [1e3 * statistics.median(itls) for _, itls in runs]
         context = plan.isl + plan.osl // 2
         more = dict(context=context)
-        if (
-            len(workload) == 1
-        ):  # a request that is alone: its gaps and the time of a step without work explain it
+        if len(workload) == 1:  # a single request: its gaps, and the time of a step without work, explain it
             more |= dict(seconds=[round(g, 7) for _, gaps in runs for g in gaps], prefill_steps=0)
             more |= dict(fixed_ms=_hollow_ms(engine, bench.seed))
         step = decode_floor(bm.config, len(workload), context, bench.limits, bench.dtype)
@@ -192,32 +183,18 @@ def _hollow_ms(engine: LLMEngine, seed: int) -> float:
 
 
 def measure_peers(
-    bench: Bench, plan: Plan, bm: BenchModel, theirs: Any, workloads: dict[str, Workload]
+    bench: Bench, plan: Plan, bm: BenchModel, engine: StaticBatches, workloads: dict[str, Workload]
 ) -> None:
     """transformers on the same workloads, within the time that the plan gives it."""
-    workloads = {e: w for e, w in workloads.items() if len(w) in plan.peer_batches or e.startswith("mixed")}
-    largest = max(workloads.values(), key=lambda w: blocks_of(w, PAGE))
-    engines: list[Callable[[], AbstractContextManager[Any]]] = [
-        lambda: nullcontext(StaticBatches(theirs)),
-        lambda: continuous_batches(theirs, largest, plan.step_tokens),
-    ]
-
-    def run_all(start: Callable[[], AbstractContextManager[Any]]) -> None:
-        bench.until = min(time.monotonic() + plan.peer_seconds / len(engines), latest)
-        with cudnn_as_usual(), start() as engine:
-            for ending, workload in workloads.items():
-                name = f"{engine.name}-throughput-{bm.name}-{ending}"
-                if name not in bench.found:
-                    bench.attempt(name, partial(_their_throughput, bench, engine, name, workload), slow=True)
-
-    latest = bench.until
-    for kind, start in zip(("static", "continuous"), engines):
-        bench.attempt(f"transformers, {kind}, {bm.title}", partial(run_all, start))
-    bench.until = latest
+    bench.until = time.monotonic() + plan.peer_seconds
+    for ending, workload in workloads.items():
+        name = f"{engine.name}-throughput-{bm.name}-{ending}"
+        if name not in bench.found:
+            bench.attempt(name, partial(_their_throughput, bench, engine, name, workload), slow=True)
 
 
-def _their_throughput(bench: Bench, engine: Any, name: str, workload: Workload) -> None:
-    # On a GPU: graphs, kernels and memory for every size of batch that occurs.
+def _their_throughput(bench: Bench, engine: StaticBatches, name: str, workload: Workload) -> None:
+    # On a GPU: kernels and memory for every size of batch that occurs.
     engine.run(workload if bench.device == "cuda" else [(prompt, 2) for prompt, _ in workload[:1]])
     synchronize(bench.device)
     began = time.perf_counter()
@@ -225,9 +202,8 @@ def _their_throughput(bench: Bench, engine: Any, name: str, workload: Workload) 
     seconds = time.perf_counter() - began
     if [len(a) for a in answers] != [osl for _, osl in workload]:
         raise RuntimeError("it wrote answers of the wrong length")
-    details = dict(batch=len(workload), attention=engine.model.config._attn_implementation)
     tokens = num_output_tokens(workload)
-    add_figure(bench, name, [tokens / seconds], "tok/s", None, tokens=tokens, **details)
+    add_figure(bench, name, [tokens / seconds], "tok/s", None, tokens=tokens, batch=len(workload))
 
 
 def measure_model(bench: Bench, plan: Plan, bm: BenchModel | str, peers: bool = True) -> None:
@@ -249,7 +225,7 @@ def measure_model(bench: Bench, plan: Plan, bm: BenchModel | str, peers: bool = 
         what = f"transformers, {bm.title}"
         theirs = bench.attempt(what, partial(random_transformers, bm.config, bench.dtype, bench.device))
         if theirs is not None:
-            measure_peers(bench, plan, bm, theirs, workloads)
+            measure_peers(bench, plan, bm, StaticBatches(theirs), workloads)
         del theirs
     free_memory(bench.device)
 

@@ -30,6 +30,11 @@ def ask() -> dict[str, Any]:
     except Exception:  # no package, no driver, no such card: each has an error of its own
         return {}
     sm, memory = nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM
+
+    def reasons() -> list[str]:
+        bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(h)
+        return [name for name in REASONS if bits & getattr(nvml, f"nvmlClocksThrottleReason{name}", 0)]
+
     questions = {
         "driver": nvml.nvmlSystemGetDriverVersion,
         "power_limit_w": lambda: nvml.nvmlDeviceGetPowerManagementLimit(h) / 1000,
@@ -41,22 +46,13 @@ def ask() -> dict[str, Any]:
         "highest_memory_clock_mhz": lambda: float(nvml.nvmlDeviceGetClockInfo(h, memory)),
         "highest_temperature_c": lambda: float(nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU)),
         "busy_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(h).gpu,
-        "throttled_by": lambda: _reasons(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons(h)),
+        "throttled_by": reasons,
     }
     found: dict[str, Any] = {}
     for name, question in questions.items():
         with suppress(nvml.NVMLError, AttributeError):
             found[name] = question()
     return found
-
-
-def _reasons(nvml: Any, bits: int) -> list[str]:
-    return [
-        name
-        for name in REASONS
-        if bits
-        & getattr(nvml, f"nvmlClocksThrottleReason{name}", getattr(nvml, f"nvmlClocksEventReason{name}", 0))
-    ]
 
 
 @contextmanager

@@ -1,8 +1,7 @@
 """One kernel on one case: check its answer, time it, and compare it with the limit of the machine."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any, Literal
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -18,16 +17,11 @@ from phase5_real_gpu.measuring.kernel_cases import (
     reference,
 )
 from phase5_real_gpu.measuring.kernel_peers import Runner, copies_in_memory
-from phase5_real_gpu.measuring.machine_limits import MachineLimits
-from phase5_real_gpu.measuring.measurements import GB, TERA, Bench, Floor, Measurement
-from phase5_real_gpu.measuring.timing import Timing, as_cuda_graph, time_call, time_in_a_row
-
-How = Literal["cold", "row", "graph"]
-"""cold: the kernel alone, empty caches. row: one after the other, Python's share included. graph: the same
-calls, recorded in a CUDA graph."""
+from phase5_real_gpu.measuring.measurements import GB, TERA, Bench, Floor, Limits, Measurement, percentiles
+from phase5_real_gpu.measuring.timing import Timing, time_call, time_in_graph
 
 
-def floor_of(case: AttentionCase | WriteCase, limits: MachineLimits) -> Floor:
+def floor_of(case: AttentionCase | WriteCase, limits: Limits) -> Floor:
     """Attention is compared with reading, storing keys and values with copying."""
     if isinstance(case, WriteCase):
         return Floor(case.work.bytes / (limits.copy_gb_s * GB), "bandwidth")
@@ -35,71 +29,48 @@ def floor_of(case: AttentionCase | WriteCase, limits: MachineLimits) -> Floor:
 
 
 def as_measurement(
-    case: AttentionCase | WriteCase,
-    name: str,
-    kernel: str,
-    timing: Timing,
-    limits: MachineLimits,
-    **more: Any,
+    bench: Bench, case: AttentionCase | WriteCase, name: str, kernel: str, timing: Timing, **more: float
 ) -> Measurement:
-    """`kernel`: its title. Details hold what tables and figures show: case, kernel, GB/s, TFLOP/s, operations per byte."""
-    floor, work, seconds = floor_of(case, limits), case.work, timing.median_us / 1e6
+    """`kernel`: its title. Details hold what tables and figures show: case, kernel, GB/s, TFLOP/s."""
+    floor, work, seconds = floor_of(case, bench.limits), case.work, timing.median_us / 1e6
     details = dict(
-        case=f"{case.title}, graph" if "layers_in_graph" in more else case.title, kernel=kernel, dtype=case.dtype,
-        bytes=int(work.bytes), operations=int(work.operations), intensity=work.intensity,
-        gb_s=work.bytes / seconds / GB, tflop_s=work.operations / seconds / TERA, **timing.details(), **more,
+        case=f"{case.title}, graph" if name.endswith("-graph") else case.title, kernel=kernel, dtype=case.dtype,
+        bytes=int(work.bytes), operations=int(work.operations), gb_s=work.bytes / seconds / GB,
+        tflop_s=work.operations / seconds / TERA, **percentiles(timing.repeats_us), **more,
     )  # fmt: skip
     return Measurement(name, timing.median_us, "us", "lower", 1e6 * floor.seconds, floor.limit, details)
 
 
 @torch.inference_mode()
 def measure_runner(
+    bench: Bench,
     runner: Runner,
     layers: Sequence[AttentionInputs],
     expected: Tensor,
-    limits: MachineLimits,
-    how: How = "cold",
-    seconds: float = 0.1,
-    name: str = "",
+    name: str,
+    graph: bool = False,
 ) -> Measurement:
-    """Check, then time.
+    """Check, then time: the first layer with empty caches, or all layers as one CUDA graph.
 
     Args:
         layers: the inputs of one call after the other; the same numbers in different memory.
         expected: the right answer, of every layer.
-        name: of the measurement, made of the runner's and the case's if not given.
 
     Raises:
         NotHere: this machine or case cannot have the runner. WrongAnswer: its answer is wrong.
     """
-    case, device = layers[0].case, layers[0].device
-    calls, plan = runner.prepare(layers)
-    details = {}
-    error = max(check_answer(call(), expected, case.dtype, runner.slack) for call in calls)
-    if how == "graph":
-        outs: list[Tensor] = []
-        replay = as_cuda_graph([lambda call=call: outs.append(call()) for call in calls])
-        for out in outs[-len(calls) :]:
-            out.zero_()  # so that the result is the graph's own work
-        replay()
-        torch.cuda.synchronize()
-        error = max(check_answer(out, expected, case.dtype, runner.slack) for out in outs[-len(calls) :])
-        timing = time_call(replay, device, seconds).divided_by(len(calls))
-        details["layers_in_graph"] = len(calls)
-    elif how == "row":
-        timing = time_in_a_row(calls, device)
+    case, calls = layers[0].case, runner.prepare(layers)
+    error = max(check_answer(call(), expected, case.dtype) for call in calls)
+    if graph:
+        timing = time_in_graph(lambda: [call() for call in calls], bench.seconds).divided_by(len(calls))
     else:
-        timing = time_call(calls[0], device, seconds)
-    if plan:
-        details["plan_us"] = time_in_a_row([plan] * 10, device).median_us
-    return as_measurement(
-        case, name or runner.prefix + case.name, runner.title, timing, limits, error=error, **details
-    )
+        timing = time_call(calls[0], bench.device, bench.seconds)
+    return as_measurement(bench, case, name, runner.title, timing, error=error)
 
 
 @torch.inference_mode()
 def measure_write(
-    write: Callable[..., None], prefix: str, title: str, case: WriteCase, bench: Bench
+    bench: Bench, write: Callable[..., None], prefix: str, title: str, case: WriteCase
 ) -> Measurement:
     """Store a prompt's keys and values in scattered blocks; every other slot must stay as it was.
 
@@ -129,32 +100,28 @@ def measure_write(
     if device == "cuda":
         layers += [(k.clone(), v.clone(), *caches.clone()) for _ in range(7)]
     timing = time_call(lambda: [write(*layer, slots) for layer in layers], device, bench.seconds)
-    return as_measurement(case, prefix + case.name, title, timing.divided_by(len(layers)), bench.limits)
+    return as_measurement(bench, case, prefix + case.name, title, timing.divided_by(len(layers)))
 
 
 def run_case(
-    bench: Bench,
-    case: AttentionCase,
-    runners: Sequence[Runner],
-    how: How = "cold",
-    layers: int = 1,
-    suffix: str = "",
-    slow: bool = False,
+    bench: Bench, case: AttentionCase, runners: Sequence[Runner], graph_layers: int = 0, slow: bool = False
 ) -> None:
-    """All runners on one case: the same data, the same right answer. A figure that is already there stays."""
+    """All runners on one case: the same data, the same right answer. A figure that is already there stays.
+
+    Args:
+        graph_layers: time so many layers as one CUDA graph, under the name "...-graph". slow: as for `Bench.attempt`.
+    """
 
     @cache
     def data() -> tuple[list[AttentionInputs], Tensor]:
         inputs = make_inputs(case, bench.device, bench.seed)
-        return copies_in_memory(inputs, layers), reference(inputs)
+        return copies_in_memory(inputs, graph_layers or 1), reference(inputs)
+
+    def run(runner: Runner, name: str) -> None:
+        bench.add(measure_runner(bench, runner, *data(), name, graph_layers > 0))
 
     for runner in runners:
-        name = f"{runner.prefix}{case.name}{suffix}"
+        name = f"{runner.prefix}{case.name}{'-graph' if graph_layers else ''}"
         if name not in bench.found:
-            bench.attempt(
-                f"{runner.title}, {case.title}{suffix and ' ' + suffix}",
-                lambda runner=runner, name=name: bench.add(
-                    measure_runner(runner, *data(), bench.limits, how, bench.seconds, name)
-                ),
-                slow,
-            )
+            what = f"{runner.title}, {case.title}{' in a graph' if graph_layers else ''}"
+            bench.attempt(what, partial(run, runner, name), slow)

@@ -1,7 +1,7 @@
 """Implementations of the same attention: the course's own, PyTorch's and FlashInfer's, behind one interface.
 
 A runner takes one or several layers (same tables and lengths, keys and values of their own) and returns one
-call for each. Work that can be done once per step, and not once per layer, is timed apart: FlashInfer calls it `plan`.
+call for each. Work that can be done once per step is done before, and not timed: our plan of splits, FlashInfer's `plan`.
 SDPA gets its keys contiguous, not in blocks: its figure is the ceiling that paging costs something against.
 """
 
@@ -9,35 +9,22 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from phase2_attention_kvcache.model import GPT2_124M
-from phase3_paged_attention.paging import (
-    PagedKVCache,
-    StepLayout,
-    compiled_kernel,
-    paged_attention_loops,
-    paged_attention_vectorised,
-)
+from phase3_paged_attention.paging import PagedKVCache, StepLayout, compiled_kernel, paged_attention_loops
 from phase5_real_gpu.kernels import paged_decode, paged_prefill  # before PyTorch's own imports of Triton
 from phase5_real_gpu.kernels.decode import plan_decode
 from phase5_real_gpu.kernels.triton_setup import capability
+from phase5_real_gpu.measuring.engine_peers import every_backend
 from phase5_real_gpu.measuring.kernel_cases import AttentionInputs
 from phase5_real_gpu.measuring.measurements import NotHere
 
 Call = Callable[[], Tensor]
 Layers = Sequence[AttentionInputs]
-
-
-class Prepared(NamedTuple):
-    """calls: one a layer, each returns [N, num_heads, head_dim]. plan: what is done once a step."""
-
-    calls: list[Call]
-    plan: Call | None = None
 
 
 @dataclass(frozen=True)
@@ -47,33 +34,29 @@ class Runner:
     Attributes:
         prefix: of the measurement's name, "" for the course's production kernel.
         title: for people.
-        prepare: layers -> calls. Raises NotHere.
-        slack: how much more than others it may round. Those that round after every step get 3.
+        prepare: layers -> one call per layer, which returns [N, num_heads, head_dim]. Raises NotHere.
     """
 
     prefix: str
     title: str
-    prepare: Callable[[Layers], Prepared]
-    slack: float = 1.0
+    prepare: Callable[[Layers], list[Call]]
 
 
 def copies_in_memory(inputs: AttentionInputs, layers: int) -> list[AttentionInputs]:
     """The same numbers again in other memory, so that a cache cannot help."""
-
-    def copy() -> AttentionInputs:
-        return replace(inputs, k_cache=inputs.k_cache.clone(), v_cache=inputs.v_cache.clone())
-
-    return [inputs, *(copy() for _ in range(layers - 1))]
+    caches = [(inputs.k_cache.clone(), inputs.v_cache.clone()) for _ in range(layers - 1)]
+    return [inputs, *(replace(inputs, k_cache=k, v_cache=v) for k, v in caches)]
 
 
 # ---------------------------------------------------------------------- the course's own
 
 
-def triton_kernel(layers: Layers) -> Prepared:
+def triton_kernel(layers: Layers) -> list[Call]:
     """`paged_decode`, or `paged_prefill` for prompts."""
     first = layers[0]
-    make_plan = partial(plan_decode, first.case.context_lens, first.q, first.k_cache)
-    plan = make_plan() if first.case.is_decode else None
+    plan = None
+    if first.case.is_decode:
+        plan = plan_decode(first.case.context_lens, first.q, first.k_cache)
 
     def call(x: AttentionInputs, out: Tensor) -> Tensor:
         scales = dict(scale=x.scale * x.k_scale, out_scale=x.v_scale)  # of an fp8 cache
@@ -82,14 +65,12 @@ def triton_kernel(layers: Layers) -> Prepared:
             return paged_prefill(*where, x.cu_query_lens, x.context_lens, **scales, out=out)
         return paged_decode(*where, x.context_lens, **scales, plan=plan, out=out)
 
-    return Prepared(
-        [partial(call, x, torch.empty_like(x.q)) for x in layers], make_plan if plan is not None else None
-    )
+    return [partial(call, x, torch.empty_like(x.q)) for x in layers]
 
 
-def phase3_cache(layers: Layers, use_kernel: bool) -> Prepared:
+def phase3_cache(layers: Layers, use_kernel: bool) -> list[Call]:
     """`PagedKVCache.attend`: compiled and in place, or copied together first."""
-    return Prepared([_phase3_call(x, use_kernel) for x in layers])
+    return [_phase3_call(x, use_kernel) for x in layers]
 
 
 def _phase3_call(x: AttentionInputs, use_kernel: bool) -> Call:
@@ -114,15 +95,7 @@ def _phase3_call(x: AttentionInputs, use_kernel: bool) -> Call:
     return lambda: cache.attend(0, x.q, k, v)
 
 
-def vectorised(layers: Layers) -> Prepared:
-    def call(x: AttentionInputs) -> Tensor:
-        lens = (x.case.query_lens, x.case.context_lens)
-        return paged_attention_vectorised(x.q, x.k_cache, x.v_cache, x.block_tables, *lens, x.scale)
-
-    return Prepared([partial(call, x) for x in layers])
-
-
-def plain_loops(layers: Layers) -> Prepared:
+def plain_loops(layers: Layers) -> list[Call]:
     """Decode with `paged_attention_loops`, on lists as it wants them."""
 
     def prepare(x: AttentionInputs) -> Call:
@@ -132,48 +105,37 @@ def plain_loops(layers: Layers) -> Prepared:
             [paged_attention_loops(q, k, v, table, n) for q, table, n in rows], device=x.q.device
         )
 
-    return Prepared([prepare(x) for x in layers])
+    return [prepare(x) for x in layers]
 
 
 # ---------------------------------------------------------------------- PyTorch
 
 
-def _in_one_row(x: AttentionInputs) -> tuple[Tensor, Tensor]:
-    """Keys and values as [B, num_kv_heads, context_len, head_dim], side by side for each head."""
-    lens = x.case.context_lens
-    if len(set(lens)) > 1 or x.k_scale != 1:
-        raise NotHere("it takes equal lengths only, and no fp8 keys")
-    rows = [x.rows_of(i) for i in range(len(lens))]
-    keys, values = (torch.stack([row[i] for row in rows]).transpose(1, 2) for i in (0, 1))
-    return keys.to(x.q.dtype).contiguous(), values.to(x.q.dtype).contiguous()
+def sdpa(layers: Layers) -> list[Call]:
+    """PyTorch's scaled_dot_product_attention on contiguous keys."""
 
-
-def _fused(*qkv: Tensor, **options: bool) -> Tensor:
-    """With every backend that PyTorch has, cuDNN's too, which our own models leave out (caches.py)."""
-    from torch.nn.attention import SDPBackend as Backend
-    from torch.nn.attention import sdpa_kernel
-
-    with sdpa_kernel(
-        [Backend.CUDNN_ATTENTION, Backend.FLASH_ATTENTION, Backend.EFFICIENT_ATTENTION, Backend.MATH]
-    ):
-        return F.scaled_dot_product_attention(*qkv, **options)
-
-
-def sdpa(layers: Layers) -> Prepared:
-    """PyTorch's scaled_dot_product_attention on keys that lie in one row."""
+    def fused(*qkv: Tensor, **options: bool) -> Tensor:
+        with every_backend():
+            return F.scaled_dot_product_attention(*qkv, **options)
 
     def prepare(x: AttentionInputs) -> Call:
-        keys, values = _in_one_row(x)
-        h, batch, shape = x.case.heads, len(x.case.context_lens), x.q.shape
+        h, lens, shape = x.case.heads, x.case.context_lens, x.q.shape
+        if len(set(lens)) > 1 or x.k_scale != 1:
+            raise NotHere("it takes equal lengths only, and no fp8 keys")
+        rows = [x.rows_of(i) for i in range(len(lens))]
+        # [B, num_kv_heads, context_len, head_dim]
+        keys, values = (
+            torch.stack([row[i] for row in rows]).transpose(1, 2).to(x.q.dtype).contiguous() for i in (0, 1)
+        )
         if x.case.is_decode:
             # The queries that share a KV head as rows of one matrix: each key is read once for all of them.
-            rows = x.q.view(batch, h.num_kv_heads, -1, h.head_dim)
-            return lambda: _fused(rows, keys, values).reshape(shape)
-        q = x.q.view(batch, -1, h.num_heads, h.head_dim).transpose(1, 2)
+            q = x.q.view(len(lens), h.num_kv_heads, -1, h.head_dim)
+            return lambda: fused(q, keys, values).reshape(shape)
+        q = x.q.view(len(lens), -1, h.num_heads, h.head_dim).transpose(1, 2)
         options = dict(is_causal=True, enable_gqa=h.num_heads != h.num_kv_heads)
-        return lambda: _fused(q, keys, values, **options).transpose(1, 2).reshape(shape)
+        return lambda: fused(q, keys, values, **options).transpose(1, 2).reshape(shape)
 
-    return Prepared([prepare(x) for x in layers])
+    return [prepare(x) for x in layers]
 
 
 # ---------------------------------------------------------------------- FlashInfer
@@ -191,15 +153,11 @@ def page_lists(x: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
     starts = list(itertools.accumulate(needed, initial=0))
     pages = torch.cat([table[:n] for table, n in zip(x.block_tables, needed)])
     last = [(n - 1) % size + 1 for n in x.case.context_lens]
-    device = x.q.device
-    return (
-        torch.tensor(starts, dtype=torch.int32, device=device),
-        pages.to(torch.int32),
-        torch.tensor(last, dtype=torch.int32, device=device),
-    )
+    starts, last = (torch.tensor(numbers, dtype=torch.int32, device=x.q.device) for numbers in (starts, last))
+    return starts, pages.to(torch.int32), last
 
 
-def flashinfer(layers: Layers) -> Prepared:
+def flashinfer(layers: Layers) -> list[Call]:
     """FlashInfer's kernels on the same blocks. On Hopper it picks its backend itself, because fa3 was written for that card;
     elsewhere it is fa2."""
     try:
@@ -209,28 +167,26 @@ def flashinfer(layers: Layers) -> Prepared:
             "FlashInfer is not installed: pip install flashinfer-python==0.6.4 (it compiles its kernels with nvcc)"
         ) from None
     x = layers[0]
-    h, (starts, pages, last) = x.case.heads, page_lists(x)
+    h, pages = x.case.heads, page_lists(x)
     room = torch.zeros(256 * 2**20, dtype=torch.uint8, device=x.q.device)
-    pool = (starts, pages, last, h.num_heads, h.num_kv_heads, h.head_dim, h.block_size)
+    pool = (*pages, h.num_heads, h.num_kv_heads, h.head_dim, h.block_size)
     kinds = dict(q_data_type=x.q.dtype, kv_data_type=x.k_cache.dtype)
     backend = "auto" if capability()[0] == 9 else "fa2"
     if x.case.is_decode:
         make = partial(flashinfer.BatchDecodeWithPagedKVCacheWrapper, use_tensor_cores=True)
         wrapper = make(room, "NHD", backend=backend)
-        plan = partial(wrapper.plan, *pool, **kinds)
+        wrapper.plan(*pool, **kinds)
     else:
         wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(room, "NHD", backend=backend)
-        plan = partial(wrapper.plan, x.cu_query_lens, *pool, causal=True, **kinds)
-    plan()
+        wrapper.plan(x.cu_query_lens, *pool, causal=True, **kinds)
     scales = {} if x.k_scale == 1 else dict(k_scale=x.k_scale, v_scale=x.v_scale)
-    return Prepared([partial(wrapper.run, y.q, (y.k_cache, y.v_cache), **scales) for y in layers], plan)
+    return [partial(wrapper.run, y.q, (y.k_cache, y.v_cache), **scales) for y in layers]
 
 
 TRITON = Runner("", "this course, Triton", triton_kernel)
-COMPILED = Runner("", "compiled, in place", lambda layers: phase3_cache(layers, True))
-GATHER = Runner("gather-", "copied, then PyTorch", lambda layers: phase3_cache(layers, False))
-PROMPT = Runner("", "Phase 3 (SDPA inside)", lambda layers: phase3_cache(layers, False))
-VECTORISED = Runner("vectorised-", "vectorised", vectorised, slack=3.0)
+COMPILED = Runner("", "compiled, in place", partial(phase3_cache, use_kernel=True))
+GATHER = Runner("gather-", "copied, then PyTorch", partial(phase3_cache, use_kernel=False))
+PROMPT = Runner("", "Phase 3 (SDPA inside)", partial(phase3_cache, use_kernel=False))
 PYTHON = Runner("python-", "plain Python loops", plain_loops)
 SDPA = Runner("sdpa-", "PyTorch SDPA, one row", sdpa)
 FLASHINFER = Runner("flashinfer-", "FlashInfer", flashinfer)

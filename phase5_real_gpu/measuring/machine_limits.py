@@ -7,70 +7,27 @@ lot, copy a lot, multiply two large matrices, start an operation on one number.
 Ceilings are the best of several runs. The figures that are compared with them are medians.
 """
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from labkit.errors import LabError
 from labkit.machine import cpu_name
-from phase2_attention_kvcache.measuring.roofline import Ceilings, Work
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
-from phase5_real_gpu.measuring.measurements import GB, TERA, Bench, Floor, Measurement
-from phase5_real_gpu.measuring.timing import time_call, time_in_a_row
+from phase5_real_gpu.measuring.measurements import GB, TERA, Bench, Limits
+from phase5_real_gpu.measuring.reference_files import read_reference
+from phase5_real_gpu.measuring.timing import time_call
 
 GIB = 2**30
 
 
-@dataclass(frozen=True)
-class MachineLimits:
-    """Ceilings, measured.
-
-    Attributes:
-        read_gb_s: reading memory (a GPU's own), in 10^9 bytes a second.
-        copy_gb_s: copying within it; what is read and what is written both count.
-        matmul_tflops: a large matrix product, by number format, in 10^12 operations a second; an addition
-            and a multiplication count as two. On a CPU no format has less than float32, which it can be widened to.
-        launch_us: an operation on a single number, where many follow one another: the price of starting.
-        device_name: the processor or the card.
-        h2d_gb_s, d2h_gb_s: from pinned main memory to the GPU, and back. None without one.
-    """
-
-    read_gb_s: float
-    copy_gb_s: float
-    matmul_tflops: dict[str, float] = field(default_factory=dict)
-    launch_us: float = 0.0
-    device_name: str = ""
-    h2d_gb_s: float | None = None
-    d2h_gb_s: float | None = None
-
-    def ceilings(self, dtype: str) -> Ceilings:
-        """For the roofline of Phase 2. Raises KeyError if the products of this format were not measured."""
-        return Ceilings(self.read_gb_s * GB, self.matmul_tflops[dtype] * TERA)
-
-    def floor(self, work: Work, dtype: str) -> Floor:
-        """Bytes over the measured bandwidth, or operations over the measured rate, whichever takes longer."""
-        ceilings = self.ceilings(dtype)
-        memory, arithmetic = work.bytes / ceilings.bandwidth, work.operations / ceilings.rate
-        return Floor(memory, "bandwidth") if memory >= arithmetic else Floor(arithmetic, "arithmetic")
-
-    def measurements(self) -> list[Measurement]:
-        """Under the names that all machines use."""
-        rates: list[tuple[str, float | None, str]] = [
-            ("read-bandwidth", self.read_gb_s, "GB/s"),
-            ("copy-bandwidth", self.copy_gb_s, "GB/s"),
-            *((f"matmul-{dtype}", rate, "TFLOP/s") for dtype, rate in self.matmul_tflops.items()),
-            ("h2d-bandwidth", self.h2d_gb_s, "GB/s"),
-            ("d2h-bandwidth", self.d2h_gb_s, "GB/s"),
-        ]
-        found = [Measurement(name, value, unit, "higher") for name, value, unit in rates if value]
-        return [*found, *([Measurement("launch", self.launch_us, "us")] if self.launch_us else [])]
+def device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else cpu_name()
 
 
 @torch.inference_mode()
-def measure_limits(device: str, dtypes: Sequence[str] = ("bfloat16",), quick: bool = False) -> MachineLimits:
+def measure_limits(device: str, dtypes: Sequence[str] = ("bfloat16",), quick: bool = False) -> Limits:
     """Measure all ceilings of "cpu" or "cuda". Takes 1 to 3 seconds, with `quick` about one.
 
     Raises:
@@ -93,9 +50,7 @@ def measure_limits(device: str, dtypes: Sequence[str] = ("bfloat16",), quick: bo
         rates = [tensor.nbytes / read, 2 * here.nbytes / best(lambda: there.copy_(here))]
         if device == "cuda":
             part = tensor[: GIB // 16]
-            host = torch.ones(
-                len(part), pin_memory=True
-            )  # the system cannot move it, so the card may fetch it itself
+            host = torch.ones(len(part), pin_memory=True)  # the card may fetch pinned memory itself
             ways = (lambda: part.copy_(host, non_blocking=True), lambda: host.copy_(part, non_blocking=True))
             rates += [part.nbytes / best(way) for way in ways]
         return [rate / GB for rate in rates]
@@ -111,11 +66,12 @@ def measure_limits(device: str, dtypes: Sequence[str] = ("bfloat16",), quick: bo
     # Some processors multiply 16 bits slower than 32: there it is best to widen them first.
     wider = {torch.float32} if device == "cpu" else set()
     rates = {dtype: max(map(tflops, {parse_dtype(dtype)} | wider)) for dtype in dtypes}
-    number = torch.zeros(1, device=device)
-    launch = time_in_a_row([lambda: number.add_(1)] * (100 if quick else 500), device)
-    name = torch.cuda.get_device_name() if device == "cuda" else cpu_name()
+    number, starts = torch.zeros(1, device=device), 100 if quick else 500
+    launch = time_call(lambda: [number.add_(1) for _ in range(starts)], device, seconds, cold=False)
     read, copy, *bus = memory()
-    return MachineLimits(read, copy, rates, launch.low_us, name, *bus)
+    return Limits(
+        read, copy, rates, launch.divided_by(starts).low_us, "measured", device_name(device), *bus
+    )  # fmt: skip
 
 
 def open_bench(device: str, dtype: str, quick: bool, seed: int, resume: str | None = None) -> Bench:
@@ -130,21 +86,13 @@ def open_bench(device: str, dtype: str, quick: bool, seed: int, resume: str | No
     """
     if resume is None or not Path(resume).exists():
         return Bench(measure_limits(device, (dtype,), quick), device, dtype, seed)
-    try:
-        report = json.loads(Path(resume).read_text(encoding="utf-8"))
-        limits = MachineLimits(**report["results"]["limits"])
-        found = {m["name"]: m for m in report["results"]["measurements"]}
-        was_quick = report["arguments"]["quick"]
-        kept = [
-            Measurement(**{k: v for k, v in m.items() if k != "share_of_limit"})
-            for name, m in found.items()
-            if name not in {ceiling.name for ceiling in limits.measurements()}
-        ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise LabError(
-            f"{resume} holds no report to go on with ({error!r:.80}): give another --json"
-        ) from None
-    name = torch.cuda.get_device_name() if device == "cuda" else cpu_name()
-    if limits.device_name != name or dtype not in limits.matmul_tflops or was_quick != quick:
+    earlier = read_reference(resume)
+    limits = earlier.limits
+    if (limits.device_name, earlier.quick) != (
+        device_name(device),
+        quick,
+    ) or dtype not in limits.matmul_tflops:
         raise LabError(f"{resume} was measured in another way ({limits.device_name}): give another --json")
-    return Bench(limits, device, dtype, seed, found={m.name: m for m in kept})
+    ceilings = {m.name for m in limits.measurements()}
+    found = {m.name: m for m in earlier.measurements if m.name not in ceilings}
+    return Bench(limits, device, dtype, seed, found=found)

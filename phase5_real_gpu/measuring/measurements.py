@@ -17,6 +17,7 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from labkit.foreign import visible
+from phase2_attention_kvcache.measuring.roofline import Ceilings, Work
 
 GB, TERA = 10**9, 10**12
 
@@ -70,6 +71,60 @@ class Measurement:
         return self.floor / self.value if self.better == "lower" else self.value / self.floor
 
 
+class Floor(NamedTuple):
+    """The shortest time that a piece of work can take, and what sets it."""
+
+    seconds: float
+    limit: Literal["bandwidth", "arithmetic"]
+
+
+@checked_dataclass(frozen=True)
+class Limits:
+    """What a machine can do at best. None or absent: not known.
+
+    Attributes:
+        read_gb_s: reading memory (a GPU's own), in 10^9 bytes per second.
+        copy_gb_s: copying within it; what is read and what is written both count.
+        matmul_tflops: a large matrix multiplication, by dtype, in 10^12 operations per second; an addition
+            and a multiplication count as two. On a CPU no dtype has less than float32, to which it can be widened.
+        launch_us: an operation on a single number, where many follow one another: the price of starting.
+        source: "measured", or "data sheet" (which no program reaches).
+        device_name: the processor or the card.
+        h2d_gb_s, d2h_gb_s: from pinned main memory to the GPU, and back.
+    """
+
+    read_gb_s: Figure | None = None
+    copy_gb_s: Figure | None = None
+    matmul_tflops: dict[Text, Figure] = field(default_factory=dict)
+    launch_us: Figure | None = None
+    source: Text = "measured"
+    device_name: Text = ""
+    h2d_gb_s: Figure | None = None
+    d2h_gb_s: Figure | None = None
+
+    def ceilings(self, dtype: str) -> Ceilings:
+        """For the roofline of phase 2. Raises KeyError if the products of this dtype were not measured."""
+        return Ceilings(self.read_gb_s * GB, self.matmul_tflops[dtype] * TERA)
+
+    def floor(self, work: Work, dtype: str) -> Floor:
+        """Bytes over the bandwidth, or operations over the rate, whichever takes longer."""
+        ceilings = self.ceilings(dtype)
+        memory, arithmetic = work.bytes / ceilings.bandwidth, work.operations / ceilings.rate
+        return Floor(memory, "bandwidth") if memory >= arithmetic else Floor(arithmetic, "arithmetic")
+
+    def measurements(self) -> list[Measurement]:
+        """Under the names that all machines use."""
+        rates: list[tuple[str, float | None, str]] = [
+            ("read-bandwidth", self.read_gb_s, "GB/s"),
+            ("copy-bandwidth", self.copy_gb_s, "GB/s"),
+            *((f"matmul-{dtype}", rate, "TFLOP/s") for dtype, rate in self.matmul_tflops.items()),
+            ("h2d-bandwidth", self.h2d_gb_s, "GB/s"),
+            ("d2h-bandwidth", self.d2h_gb_s, "GB/s"),
+        ]
+        found = [Measurement(name, value, unit, "higher") for name, value, unit in rates if value]
+        return [*found, *([Measurement("launch", self.launch_us, "us")] if self.launch_us else [])]
+
+
 def as_records(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
     """For a script's report, under "measurements"."""
     return [asdict(m) | {"share_of_limit": m.share_of_limit} for m in measurements]
@@ -105,13 +160,6 @@ def in_turn(names: Iterable[str], rounds: int) -> Iterator[str]:
         yield from names[number % 2 :] + names[: number % 2]
 
 
-class Floor(NamedTuple):
-    """The shortest time that a piece of work can take, and what sets it."""
-
-    seconds: float
-    limit: Literal["bandwidth", "arithmetic"]
-
-
 class NotHere(Exception):
     """This machine, or this case, cannot have a figure: why, in a line."""
 
@@ -121,14 +169,14 @@ class Bench:
     """Runs one case after the other, and keeps each figure as soon as it is there.
 
     Attributes:
-        limits: of the machine (`MachineLimits`). seconds: for each timing.
+        seconds: for each timing.
         tell: called with a line about each case that has no figure.
         save: called after each figure. What was saved can be given back as `found`: then it is not measured again.
         until: no case that is marked `slow` begins after this time (of time.monotonic).
         left_out: by case, why it has no figure.
     """
 
-    limits: Any
+    limits: Limits
     device: str
     dtype: str
     seed: int = 0
@@ -180,7 +228,7 @@ class Bench:
     def results(self) -> dict[str, Any]:
         """For the report of a script."""
         measurements = [*self.limits.measurements(), *self.found.values()]
-        return dict(limits=vars(self.limits), measurements=as_records(measurements), left_out=self.left_out)
+        return dict(limits=asdict(self.limits), measurements=as_records(measurements), left_out=self.left_out)
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ from labkit.errors import LabError
 from labkit.foreign import quoted, read_json, visible
 from labkit.machine import environment, version_of
 from labkit.paths import write_whole
-from phase5_real_gpu.measuring.measurements import Figure, Measurement, Name, Text, Tree, as_records
+from phase5_real_gpu.measuring.measurements import Limits, Measurement, Name, Text, Tree, as_records
 
 SCHEMA = 1
 REFERENCES = Path(__file__).resolve().parents[1] / "reference"
@@ -50,24 +50,6 @@ def _once(measurements: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
     if twice := {name for name in names if names.count(name) > 1}:
         raise ValueError(f"{min(twice)} is in it twice: keep one of them")
     return measurements
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a machine can do at best. None or absent: not known.
-
-    Attributes:
-        read_gb_s, copy_gb_s: main memory (on a GPU its own), 1 GB = 10^9 bytes.
-        matmul_tflops: by dtype, large matrix products.
-        launch_us: from asking for the smallest piece of work to its end.
-        source: "measured", or "data sheet" (which no program reaches).
-    """
-
-    read_gb_s: Figure | None = None
-    copy_gb_s: Figure | None = None
-    matmul_tflops: dict[Text, Figure] = field(default_factory=dict)
-    launch_us: Figure | None = None
-    source: Text = "measured"
 
 
 @dataclass(frozen=True)
@@ -144,7 +126,7 @@ def parse_reference(data: Any, fallback_name: str = "yours") -> Reference:
         raise ValueError("this is no reference file of the course (its 'schema' is missing or no number)")
     if data["schema"] != SCHEMA:
         raise ValueError(f"it has another schema than {SCHEMA}, which this course reads: update the course")
-    if data.get("measured_at") is None and data.get("origin") != "article":
+    if data.get("measured_at") is None and data.get("origin") == "measured":
         raise ValueError("'measured_at' is missing, it should be a date such as 2026-11-21")
     # null is the same as absent; limits that are not known may be either.
     known = {key: value for key, value in data.items() if value is not None}
@@ -174,11 +156,10 @@ def _from_script(report: dict[str, Any], name: str) -> dict[str, Any]:
         )
     if arguments.get("device") == "cpu":
         facts = facts | {"gpu": None}  # there may be one, but it is not what was measured
-    limits = results.get("limits")
     return dict(
         schema=SCHEMA, name=name, title=f"your report of {script}", origin="measured", environment=facts,
         command=f"python {script}", measured_at=facts.get("when"), measurements=results["measurements"],
-        limits={k: v for k, v in limits.items() if k in Limits.__annotations__} if isinstance(limits, dict) else None,
+        limits=results.get("limits"),
         quick=arguments.get("quick") is True,
     )  # fmt: skip
 

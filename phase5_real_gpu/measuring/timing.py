@@ -7,13 +7,10 @@
 
 `triton.testing.do_bench` avoids all four: it clears the cache before each run and times with events. Where the data is to
 stay in the cache, torch.utils.benchmark times a whole block of calls. On a CPU a cold call is timed by hand.
-Python's own share is measured apart (`launch_us`): in a real step it may be the larger one.
 """
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -21,23 +18,16 @@ import torch
 from torch.utils.benchmark import Timer
 
 from labkit.machine import synchronize
-from phase5_real_gpu.kernels.gpu_runner import CUDAGraphRecorder
 from phase5_real_gpu.kernels.triton_setup import require_triton
-from phase5_real_gpu.measuring.measurements import percentiles
 
 Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Microseconds of a call: all repeats, in order.
-
-    Attributes:
-        launch_us: until the call returned to Python. On a CPU that is the call itself.
-    """
+    """Microseconds of a call: all repeats, in order."""
 
     repeats_us: tuple[float, ...]
-    launch_us: float
 
     @property
     def median_us(self) -> float:
@@ -47,12 +37,9 @@ class Timing:
     def low_us(self) -> float:
         return min(self.repeats_us)
 
-    def divided_by(self, calls: int) -> Timing:
+    def divided_by(self, calls: int) -> "Timing":
         """The time of one of `calls` equal parts."""
-        return Timing(tuple(t / calls for t in self.repeats_us), self.launch_us / calls)
-
-    def details(self) -> dict[str, float]:
-        return percentiles(self.repeats_us) | {"launch_us": self.launch_us}
+        return Timing(tuple(t / calls for t in self.repeats_us))
 
 
 @cache
@@ -74,45 +61,24 @@ def time_call(fn: Call, device: str, seconds: float = 0.1, least: int = 5, cold:
     if not cold:
         timer = Timer("fn()", globals={"fn": fn}, num_threads=torch.get_num_threads())
         blocks = timer.blocked_autorange(min_run_time=max(seconds, least * timer.timeit(1).median))
-        times = [1e6 * t for t in blocks.times]
-        return Timing(tuple(times), min(times))
+        return Timing(tuple(1e6 * t for t in blocks.times))
     if device == "cuda":
         require_triton()
         from triton.testing import do_bench
 
-        launch_us = min(_until_it_returns(fn) for _ in range(3))
-        return Timing(tuple(1e3 * ms for ms in do_bench(fn, rep=1e3 * seconds, return_mode="all")), launch_us)
+        return Timing(tuple(1e3 * ms for ms in do_bench(fn, rep=1e3 * seconds, return_mode="all")))
     times, until = [], time.perf_counter() + seconds
     while len(times) < least or (time.perf_counter() < until and len(times) < 1000):
         _more_than_caches_hold().sum()  # all cores read, because each has caches of its own
-        times.append(_until_it_returns(fn))
-    timing = Timing(tuple(times), 0.0)
-    return Timing(timing.repeats_us, timing.median_us)
-
-
-def _until_it_returns(fn: Call) -> float:
-    """Microseconds."""
-    began = time.perf_counter()
-    fn()
-    return 1e6 * (time.perf_counter() - began)
-
-
-def time_in_a_row(calls: Sequence[Call], device: str, repeats: int = 10) -> Timing:
-    """Time of one call where they follow one another, as the layers of a model do: Python's share included."""
-    for fn in calls:
-        fn()
-    times, launches = [], []
-    for _ in range(repeats):
-        synchronize(device)
         began = time.perf_counter()
-        for fn in calls:
-            fn()
-        launches.append(1e6 * (time.perf_counter() - began) / len(calls))
-        synchronize(device)
-        times.append(1e6 * (time.perf_counter() - began) / len(calls))
-    return Timing(tuple(times), min(launches))
+        fn()
+        times.append(1e6 * (time.perf_counter() - began))
+    return Timing(tuple(times))
 
 
-def as_cuda_graph(calls: Sequence[Call]) -> Call:
-    """Record the calls once, as the engine does; the result starts all of them at once, without Python in between."""
-    return CUDAGraphRecorder()(lambda: [fn() for fn in calls][-1]).replay
+def time_in_graph(fn: Call, seconds: float = 0.1) -> Timing:
+    """Time `fn` as a CUDA graph replays it, without Python in between. Its data must be more than the cache holds."""
+    require_triton()
+    from triton.testing import do_bench_cudagraph
+
+    return Timing(tuple(1e3 * ms for ms in do_bench_cudagraph(fn, rep=1e3 * seconds, return_mode="all")))

@@ -4,17 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from labkit.figures import COLORS, INK, MUTED, new_figure, plain_numbers
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import find_card
-from phase5_real_gpu.measuring.engine_cases import (
-    BenchModel,
-    Plan,
-    bench_model,
-    step_work,
-)
+from phase5_real_gpu.measuring.engine_cases import BenchModel, Plan, bench_model, step_work
 from phase5_real_gpu.measuring.measurements import GB, Bench, Measurement
 from phase5_real_gpu.measuring.reference_files import find_reference
 
@@ -67,7 +63,7 @@ def check_claims(lab: Lab, bench: Bench, plan: Plan, models: Sequence[BenchModel
     if bench.device == "cuda" and any(bm.name == "tinyllama" for bm in models):
         _claims_on_gpu(lab, bench, plan)
     elif bench.device == "cpu":
-        remedy = "A CPU has another knee, and these sizes take it minutes: run this script on a machine with a GPU."
+        remedy = "On a CPU the line rises elsewhere, and these sizes take minutes: run this script on a machine with a GPU."
         ratio = "TinyLlama-1.1B: throughput at batch 64 over batch 1"
         lab.cannot_measure("t4-ttft", "TTFT of TinyLlama-1.1B: flat, then linear in ISL", "GPU", remedy)
         lab.cannot_measure("t4-throughput", ratio, "GPU", remedy)
@@ -84,11 +80,10 @@ def check_claims(lab: Lab, bench: Bench, plan: Plan, models: Sequence[BenchModel
             f"{_why(itl.share_of_limit)}",
         )  # fmt: skip
         _predict_between(lab, bench, plan, bm)
-    if theirs := bench.value(f"transformers-continuous-throughput-{bm.name}-b{most}"):
-        ours = bench.found[f"throughput-{bm.name}-b{most}"].value
+    if theirs := bench.value(f"transformers-static-throughput-{bm.name}-b{most}"):
+        ours = bench.value(f"throughput-{bm.name}-b{most}")
         lab.predict(
-            "at-least-transformers",
-            f"batch {most}: our engine is at least as fast as transformers' continuous batching",
+            "at-least-transformers", f"batch {most}: our engine is at least as fast as a static batch of transformers",
             predicted=True, measured=ours >= theirs, kind="timing",
             note=f"{bm.title}: {ours:,.0f} and {theirs:,.0f} tokens a second.",
         )  # fmt: skip
@@ -178,27 +173,20 @@ def show_model(lab: Lab, bench: Bench, plan: Plan, bm: BenchModel) -> None:
     )
     rows = []
     for ending in [f"b{b}" for b in plan.batches] + [f"mixed{plan.mixed[0]}"]:
-        ours = bench.found.get(f"throughput-{bm.name}-{ending}")
-        if ours is None:
-            continue
-        itl = bench.found.get(f"itl-{bm.name}-{ending}")
-        peers = [
-            bench.value(f"transformers-{p}-throughput-{bm.name}-{ending}") for p in ("static", "continuous")
-        ]
-        rows.append(
-            [ending if itl is None else str(ours.details["batch"]), ours.value, ours.floor,
-             f"{ours.share_of_limit:.0%}" if ours.floor else "", itl and itl.value, *peers,
-             *(f"{ours.value / p:.2f}x" if p else "-" for p in peers)]
-        )  # fmt: skip
+        if ours := bench.found.get(f"throughput-{bm.name}-{ending}"):
+            theirs = bench.value(f"transformers-static-throughput-{bm.name}-{ending}")
+            share = f"{ours.share_of_limit:.0%}" if ours.floor else ""
+            times = f"{ours.value / theirs:.2f}x" if theirs else "-"
+            itl = bench.value(f"itl-{bm.name}-{ending}")
+            rows.append([ending.removeprefix("b"), ours.value, ours.floor, share, itl, theirs, times])
     count, low, high = plan.mixed
     lab.table(
         "Throughput, tokens a second, from the first arrival to the last token",
-        ["batch", "ours", "bound", "of it", "ITL, ms", "static", "continuous", "ours/static", "ours/cont."],
+        ["batch", "ours", "bound", "of it", "ITL, ms", "transformers", "ours / theirs"],
         rows,
         note=f"""Prompts of {plan.isl} tokens, answers of {plan.osl}. mixed{count}: {count} requests whose
-            prompts and answers have {low} to {high} tokens; static batches wait for the longest. static and
-            continuous: transformers. The bound: weights, keys and values over bandwidth, or operations over
-            FLOP/s, prefill included.""",
+            prompts and answers have {low} to {high} tokens; the static batches of transformers wait for the longest. The
+            bound: weights, keys and values over bandwidth, or operations over FLOP/s, prefill included.""",
     )
 
 
@@ -207,35 +195,27 @@ def beats_its_floor(bench: Bench) -> list[str]:
 
     (Where memory is the limit a small model may rightly do so: its weights stay in a cache.)
     """
-    return [
-        name
-        for name, m in bench.found.items()
-        if m.limit == "arithmetic" and m.share_of_limit and m.share_of_limit > 1.05
-    ]
+    shares = {name: m.share_of_limit or 0 for name, m in bench.found.items() if m.limit == "arithmetic"}
+    return [name for name, share in shares.items() if share > 1.05]
 
 
-def draw(bench: Bench, plan: Plan, models: Sequence[BenchModel]) -> Any:
+def draw(bench: Bench, plan: Plan, models: Sequence[BenchModel]) -> Figure:
     """TTFT against ISL and throughput against batch, each with its bound."""
     last = models[-1]
     most = _largest_batch(bench, plan, last.name)
     one, many = (bench.value(f"throughput-{last.name}-b{b}") for b in (1, most))
     finding = "TTFT grows with the prompt"
     if one and many and most > 1:
-        gain = many / one
-        finding = (
-            f"TTFT grows with the prompt; {most} requests get {gain:.1f} times the tokens per second of one"
-        )
+        finding += f"; {most} requests get {many / one:.1f} times the tokens per second of one"
     bound = "limit: from measured bandwidth and FLOP/s"
     about = f"{bench.limits.device_name}, {bench.dtype}, random weights; the gain is {last.title}'s; {bound}"
     fig, (left, right) = new_figure(finding, about, panels=2, size=(11.6, 5.0))
     for bm, color in zip(models, COLORS, strict=False):
         _curve(left, bench, bm, color, "ttft-{}-isl{}", plan.isls)
         _curve(right, bench, bm, color, "throughput-{}-b{}", plan.batches)
-        for kind, marker in (("static", "x"), ("continuous", "+")):
-            name = f"transformers-{kind}-throughput-{bm.name}-b"
-            points = [(b, v) for b in plan.batches if (v := bench.value(f"{name}{b}"))]
-            if points:
-                right.plot(*zip(*points), marker, color=color, markersize=8, markeredgewidth=1.6, alpha=0.8)
+        name = f"transformers-static-throughput-{bm.name}-b"
+        if points := [(b, v) for b in plan.batches if (v := bench.value(f"{name}{b}"))]:
+            right.plot(*zip(*points), "x", color=color, markersize=8, markeredgewidth=1.6, alpha=0.8)
     left.set(xlabel="tokens of the prompt (ISL)", ylabel="TTFT, ms")
     right.set(xlabel="requests per batch", ylabel="output tokens per second")
     for axes, ticks in ((left, plan.isls), (right, plan.batches)):
@@ -245,7 +225,7 @@ def draw(bench: Bench, plan: Plan, models: Sequence[BenchModel]) -> Any:
         axes.set_xticks(ticks, [f"{t:,}" for t in ticks])
         axes.tick_params(which="minor", bottom=False, left=False)
     left.legend(loc="upper left")
-    keys = {"o-": "this engine", "--": "limit", "x": "transformers, static", "+": "transformers, continuous"}
+    keys = {"o-": "this engine", "--": "limit", "x": "transformers, static batches"}
     handles = [
         right.plot([], [], style, color=INK, label=text, linewidth=1.4)[0] for style, text in keys.items()
     ]

@@ -1,6 +1,6 @@
 """kernel_benchmark.py on a CPU and on a GPU: its cases, its peers, its tables and its conclusions."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +12,7 @@ from phase5_real_gpu.fused.fp8_kv_cache import fp8_problem
 from phase5_real_gpu.kernels import triton_setup, write_kv
 from phase5_real_gpu.measuring import kernel_cases as cases
 from phase5_real_gpu.measuring.kernel_cases import AttentionCase, WriteCase
-from phase5_real_gpu.measuring.kernel_measure import floor_of, measure_write, run_case
+from phase5_real_gpu.measuring.kernel_measure import measure_write, run_case
 from phase5_real_gpu.measuring.kernel_peers import (
     COMPILED,
     FLASHINFER,
@@ -21,11 +21,9 @@ from phase5_real_gpu.measuring.kernel_peers import (
     PYTHON,
     SDPA,
     TRITON,
-    VECTORISED,
     Runner,
 )
-from phase5_real_gpu.measuring.machine_limits import MachineLimits
-from phase5_real_gpu.measuring.measurements import Bench, Measurement
+from phase5_real_gpu.measuring.measurements import Bench, Limits, Measurement
 from phase5_real_gpu.measuring.reference_files import known_references
 from phase5_real_gpu.story.kernel_figures import draw_kernels
 from phase5_real_gpu.story.kernel_gates import put_gates
@@ -37,15 +35,12 @@ PROOF = "tests/phase5_real_gpu and compile_report.py"
 Job = Callable[[], object]
 
 
-def show_limits(lab: Lab, limits: MachineLimits, dtype: str) -> None:
+def show_limits(lab: Lab, limits: Limits, dtype: str) -> None:
     rate = limits.matmul_tflops[dtype]
     rows = [
         ["read memory", limits.read_gb_s, "GB/s"],
         ["copy memory (read + written)", limits.copy_gb_s, "GB/s"],
-        [
-            f"large matrix multiplication, {dtype}",
-            *((rate, "TFLOP/s") if rate >= 1 else (1000 * rate, "GFLOP/s")),
-        ],
+        [f"large matrix multiplication, {dtype}", rate, "TFLOP/s"],
         ["start an operation on one number", limits.launch_us, "us"],
     ]
     if limits.h2d_gb_s:
@@ -56,28 +51,40 @@ def show_limits(lab: Lab, limits: MachineLimits, dtype: str) -> None:
 def show_results(lab: Lab, bench: Bench) -> None:
     """A table and a figure of all kernels, the rungs of the ladder left out."""
     kernels = [m for name, m in bench.found.items() if not name.startswith("ladder-")]
+    if not kernels:
+        return
     order = list(dict.fromkeys(m.details["case"] for m in kernels))
     kernels.sort(key=lambda m: order.index(m.details["case"]))
     unit, factor = ("TFLOP/s", 1) if bench.device == "cuda" else ("GFLOP/s", 1000)
     rows, last = [], None
     for m in kernels:
         d = m.details
-        share = f"{m.share_of_limit:.1%} of {m.limit}"
         rows.append(["" if d["case"] == last else d["case"], d["kernel"], m.value, d["p10"], d["p90"], d["gb_s"],
-                     factor * d["tflop_s"], share])  # fmt: skip
+                     factor * d["tflop_s"], f"{m.share_of_limit:.1%} of {m.limit}"])  # fmt: skip
         last = d["case"]
-    if not rows:
-        return
     lab.table(
         f"{bench.limits.device_name}, {bench.dtype}",
         ["case", "kernel", "us", "p10", "p90", "GB/s", unit, "reached"], rows,
         note="Medians, and the 10th and 90th percentile. GB/s counts each key and value once. Reached: the shortest time that "
         "this machine allows, divided by the time taken. Each answer was checked first.",
     )  # fmt: skip
-    if fig := draw_kernels(
-        kernels, bench.limits.ceilings(bench.dtype), bench.limits.device_name, bench.dtype
-    ):
-        lab.figure(fig, "kernel_benchmark")
+    lab.figure(draw_kernels(kernels, bench.limits.device_name, bench.dtype), "kernel_benchmark")
+
+
+def against_python(lab: Lab, bench: Bench, claim: str, case: AttentionCase, kernel: str) -> None:
+    """The same case in plain Python loops, predicted from its operations."""
+    fast, python = bench.found.get(case.name), bench.found.get(f"python-{case.name}")
+    if not fast or not python:
+        return
+    times = 1e6 * case.work.operations / 2 * PYTHON_MULTIPLY_ADD / max(fast.floor, 2 * bench.limits.launch_us)
+    lab.predict(
+        claim, f"{case.title}, the same case: plain Python loops take how many times as long as {kernel}",
+        predicted=(round(times / 4), round(4 * times)), between=True, measured=round(python.value / fast.value),
+        unit="x", kind="timing",
+        note=f"Python: {python.value / 1e3:,.0f} ms. The kernel: {fast.value:,.0f} us. Both read the same blocks in place. "
+        f"Predicted {times:,.0f}, within a factor of four: {PYTHON_MULTIPLY_ADD * 1e9:.0f} ns for each multiplication and "
+        "addition in Python, and the kernel at its floor.",
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------------- on a CPU
@@ -95,7 +102,7 @@ def on_cpu(lab: Lab, bench: Bench) -> None:
         "Run this script on a machine with an NVIDIA GPU. Below: the same question for the compiled kernel.",
     )  # fmt: skip
     jobs = (
-        (cases.CPU_DECODE, [COMPILED, GATHER, SDPA, VECTORISED]),
+        (cases.CPU_DECODE, [COMPILED, GATHER, SDPA]),
         (cases.CPU_SKEWED, [COMPILED]),
         (cases.CPU_DECODE_B1, [COMPILED, SDPA]),
         (cases.CPU_PREFILL, [PROMPT]),
@@ -103,7 +110,10 @@ def on_cpu(lab: Lab, bench: Bench) -> None:
     )
     for case, runners in lab.progress(jobs, "checking and timing"):
         run_case(bench, case, runners)
-    found, main = bench.found, bench.found.get(cases.CPU_DECODE.name)
+    main, skewed, gather = (
+        bench.found.get(name)
+        for name in (cases.CPU_DECODE.name, cases.CPU_SKEWED.name, f"gather-{cases.CPU_DECODE.name}")
+    )
     if main:
         lab.predict(
             "cpu-decode-bandwidth",
@@ -113,31 +123,17 @@ def on_cpu(lab: Lab, bench: Bench) -> None:
                 {bench.limits.read_gb_s:.0f} GB/s. It took {main.value / 1e3:.1f} ms. An implementation that copies first
                 reads, writes and reads each byte again: it cannot come to more than a third.""",
         )  # fmt: skip
-        if skewed := found.get(cases.CPU_SKEWED.name):
-            lens = cases.CPU_SKEWED.context_lens
-            lab.predict(
-                "cpu-skewed-against-uniform",
-                "unequal lengths, the same total: how many times as long as equal lengths",
-                predicted=(0.7, 1.6), between=True, measured=round(skewed.value / main.value, 2), unit="x", kind="timing",
-                note=f"Lengths from {min(lens)} to {max(lens):,} tokens. Cores that are done early wait for the one with the "
-                "longest contexts.",
-            )  # fmt: skip
-    kernel, python = found.get(cases.PYTHON_CPU.name), found.get(f"python-{cases.PYTHON_CPU.name}")
-    if kernel and python:
-        python_us = 1e6 * cases.PYTHON_CPU.work.operations / 2 * PYTHON_MULTIPLY_ADD
-        times = python_us / max(kernel.floor, bench.limits.launch_us)
+    if main and skewed:
+        lens = cases.CPU_SKEWED.context_lens
         lab.predict(
-            "compiled-vs-python",
-            f"{cases.PYTHON_CPU.title}, the same case: plain Python loops take how many times as long as the compiled kernel",
-            predicted=(round(times / 4), round(4 * times)), between=True,
-            measured=round(python.value / kernel.value), unit="x", kind="timing",
-            note=f"""Python: {python.value / 1e3:.1f} ms. Compiled: {kernel.value:.0f} us. Both read the same blocks in
-                place; the compiled loops take several numbers at a time. Predicted {times:,.0f}, within a factor of four,
-                with {1e9 * PYTHON_MULTIPLY_ADD:.0f} ns for each of Python's multiplications, and the floor for the other.""",
+            "cpu-skewed-against-uniform", "unequal lengths, the same total: how many times as long as equal lengths",
+            predicted=(0.7, 1.6), between=True, measured=round(skewed.value / main.value, 2), unit="x", kind="timing",
+            note=f"Lengths from {min(lens)} to {max(lens):,} tokens. Cores that are done early wait for the one with the "
+            "longest contexts.",
         )  # fmt: skip
+    against_python(lab, bench, "compiled-vs-python", cases.PYTHON_CPU, "the compiled kernel")
     lab.title("All figures")
     show_results(lab, bench)
-    gather = found.get(f"gather-{cases.CPU_DECODE.name}")
     if main and gather:
         layers = SHAPES["gpt2"].num_layers
         lab.say(f"""What it means: GPT-2 has {layers} such layers. For 16 users attention takes
@@ -162,7 +158,9 @@ def on_gpu(lab: Lab, bench: Bench) -> None:
     if ours:
         lab.title("Gates and goals")
         put_gates(lab, bench.found, bench.limits.matmul_tflops[bench.dtype])
-        against_python(lab, bench)
+        against_python(
+            lab, bench, "triton-vs-python", replace(cases.PYTHON_GPU, dtype=bench.dtype), "the Triton kernel"
+        )
         lab.title("The ladder")
         show_ladder(lab, bench, "decode_ladder_measured")
     lab.title("All figures")
@@ -180,32 +178,30 @@ def gpu_jobs(bench: Bench, ours: Sequence[Runner]) -> list[Job]:
     """The course's kernels, beside them the peers that need no compiling; then the ladder. FlashInfer compiles its
     kernels first, so it comes last: should it take too long, the rest has its figures."""
 
-    def job(case: AttentionCase, runners: Sequence[Runner], *how, **more) -> Job:
+    def job(case: AttentionCase, runners: Sequence[Runner], **more) -> Job:
         case = replace(case, dtype=bench.dtype)
         if case.kv_dtype and (problem := fp8_problem()):
             return lambda: bench.leave_out(case.title, problem)
-        return partial(run_case, bench, case, runners, *how, **more)
+        return partial(run_case, bench, case, runners, **more)
 
-    row, graph = ("row", LAYERS), ("graph", LAYERS)
+    with_sdpa = [*ours, SDPA]
     own = [
-        job(cases.DECODE_B64, [*ours, SDPA, VECTORISED]),
+        job(cases.DECODE_B64, with_sdpa),
         job(cases.DECODE_SKEWED, ours),
         job(cases.DECODE_ONE_LONG, ours),
         job(cases.DECODE_FP8, ours),
-        job(cases.DECODE_B1_32K, [*ours, SDPA]),
-        job(cases.DECODE_B1_4K, [*ours, SDPA], *row),
-        job(cases.DECODE_B1_4K, [*ours, SDPA], *graph, suffix="-graph"),
-        job(cases.PREFILL_8K, [*ours, SDPA]),
+        job(cases.DECODE_B1_32K, with_sdpa),
+        job(cases.DECODE_B1_4K, with_sdpa, graph_layers=LAYERS),
+        job(cases.PREFILL_8K, with_sdpa),
         lambda: write_cases(bench, replace(cases.WRITE_8K, dtype=bench.dtype), bool(ours)),
-        job(cases.PYTHON_GPU, [*ours, VECTORISED], *row),
-        job(cases.PYTHON_GPU, [PYTHON]),
+        job(cases.PYTHON_GPU, [*ours, PYTHON]),
     ]
     ladder = [partial(run_case, bench, case, ladder_runners()) for case in ladder_cases(bench.dtype) if ours]
-    peers = [job(case, [FLASHINFER], slow=True)
-             for case in (cases.DECODE_B64, cases.DECODE_SKEWED, cases.DECODE_ONE_LONG, cases.DECODE_B1_32K,
-                          cases.PREFILL_8K, cases.DECODE_FP8)]  # fmt: skip
-    peers.insert(1, job(cases.DECODE_B1_4K, [FLASHINFER], *row, slow=True))
-    peers.insert(2, job(cases.DECODE_B1_4K, [FLASHINFER], *graph, suffix="-graph", slow=True))
+    peers = [job(cases.DECODE_B64, [FLASHINFER], slow=True),
+             job(cases.DECODE_B1_4K, [FLASHINFER], graph_layers=LAYERS, slow=True)]  # fmt: skip
+    peers += [job(case, [FLASHINFER], slow=True)
+              for case in (cases.DECODE_SKEWED, cases.DECODE_ONE_LONG, cases.DECODE_B1_32K, cases.PREFILL_8K,
+                           cases.DECODE_FP8)]  # fmt: skip
     return [*own, *ladder, *peers]
 
 
@@ -217,40 +213,20 @@ def write_cases(bench: Bench, case: WriteCase, ours: bool) -> None:
     kernels = [("", TRITON.title, write_kv)] * ours + [("torch-", "PyTorch index_copy_", with_torch)]
     for prefix, title, write in kernels:
         if prefix + case.name not in bench.found:
-            run = partial(measure_write, write, prefix, title, case, bench)
+            run = partial(measure_write, bench, write, prefix, title, case)
             bench.attempt(f"{title}, {case.title}", lambda run=run: bench.add(run()))
-
-
-def against_python(lab: Lab, bench: Bench) -> None:
-    case = replace(cases.PYTHON_GPU, dtype=bench.dtype)
-    kernel, python = (bench.value(name) for name in (case.name, f"python-{case.name}"))
-    if not kernel or not python:
-        return
-    # At least a launch of the kernel, and one of the kernel that merges its splits.
-    predicted_us = max(1e6 * floor_of(case, bench.limits).seconds, 2 * bench.limits.launch_us)
-    python_us = 1e6 * case.work.operations / 2 * PYTHON_MULTIPLY_ADD
-    note = f"Python: {python / 1e3:,.0f} ms. The kernel: {kernel:.1f} us, and that is mostly the price of starting it."
-    if large := bench.value(cases.DECODE_B64.name):
-        more, longer = cases.DECODE_B64.work.operations / case.work.operations, large / kernel
-        note += f""" With {cases.DECODE_B64.title} there is {more:,.0f} times as much to do, and the kernel takes only
-            {longer:.0f} times as long. Python would take {more:,.0f} times as long, so there the ratio would be
-            {python / kernel * more / longer:,.0f}."""
-    lab.predict(
-        "triton-vs-python",
-        f"{case.title}, the same case: plain Python loops take how many times as long as the Triton kernel",
-        predicted=round(python_us / predicted_us), measured=round(python / kernel), unit="x", tolerance=0.75,
-        kind="timing", note=note,
-    )  # fmt: skip
 
 
 def beside_published(lab: Lab, mine: Measurement) -> None:
     """The large decode case beside vLLM's own kernel on other people's cards."""
-    published = [(r.title, r.get(mine.name)) for r in known_references()[0] if r.origin == "published"]
-    rows: Mapping[str, Measurement | None] = {"yours": mine} | dict(published)
+    rows = [("yours", mine)]
+    rows += [
+        (r.title, m) for r in known_references()[0] if r.origin == "published" and (m := r.get(mine.name))
+    ]
     lab.table(
         f"{cases.DECODE_B64.title}: how near to the pace of the memory?",
         ["kernel and card", "us", "share"],
-        [[title, m.value, f"{m.share_of_limit:.0%}"] for title, m in rows.items() if m],
+        [[title, m.value, f"{m.share_of_limit:.0%}"] for title, m in rows],
         note="""Microseconds of two cards say which memory is faster. The share says how good a kernel is: yours of the pace
             measured here, theirs of the data sheet's, which is a little higher than what any program reaches.""",
     )

@@ -13,7 +13,7 @@ from phase5_real_gpu.ladder.counted_loads import LARGE, SMALL, Counted, expected
 from phase5_real_gpu.ladder.ladder_rungs import FULL_BATCH, LADDER, ONE_LONG, Rung, Shape, Work, run_rung
 from phase5_real_gpu.measuring.kernel_cases import DECODE_B1_32K, DECODE_B64, AttentionCase, AttentionInputs
 from phase5_real_gpu.measuring.kernel_measure import floor_of, run_case
-from phase5_real_gpu.measuring.kernel_peers import Prepared, Runner
+from phase5_real_gpu.measuring.kernel_peers import Runner
 from phase5_real_gpu.measuring.machine_limits import measure_limits
 from phase5_real_gpu.measuring.measurements import Bench
 from phase5_real_gpu.story.ladder_figures import H100_MULTIPROCESSORS, draw_staircase
@@ -139,7 +139,7 @@ def ladder_runners() -> list[Runner]:
 
         return Runner(
             f"ladder-{number}-{rung.name}-", f"{number} {rung.title}",
-            lambda layers: Prepared([partial(call, x) for x in layers]),
+            lambda layers: [partial(call, x) for x in layers],
         )  # fmt: skip
 
     return [runner(number, rung) for number, rung in enumerate(LADDER, 1)]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from labkit.figures import BLUE, GREY, INK, MUTED, ORANGE, TEAL, new_figure, plain_numbers
-from phase5_real_gpu.measuring.machine_limits import MachineLimits
+from phase5_real_gpu.measuring.measurements import Limits
 from phase5_real_gpu.measuring.memory_cpu import GB, KIB, MIB, Point
 from phase5_real_gpu.measuring.memory_step import StepBytes
 
@@ -21,7 +21,7 @@ def draw_curve(
     points: Sequence[Point],
     caches: dict[str, int],
     levels: dict[str, Point],
-    limits: MachineLimits,
+    limits: Limits,
     who: str,
     memory: str,
 ):

@@ -9,7 +9,7 @@ from labkit.machine import memory_bytes
 from phase1_tokens_embeddings.weights import CARDS, SHAPES
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
 from phase5_real_gpu.measuring import memory_cpu, memory_gpu
-from phase5_real_gpu.measuring.machine_limits import MachineLimits
+from phase5_real_gpu.measuring.measurements import Limits
 from phase5_real_gpu.measuring.memory_cpu import GB, KIB, MIB, Point, by_level
 from phase5_real_gpu.measuring.memory_step import step_bytes
 from phase5_real_gpu.story.memory_figures import TITLES, draw_curve, draw_steps, show_size
@@ -20,7 +20,7 @@ USERS = 32
 STEPS = [("gpt2", 1, 1024), ("gpt2", USERS, 1024), ("llama-3-8b", 1, 4096), ("llama-3-8b", USERS, 4096)]
 
 
-def cpu_levels(lab: Lab, limits: MachineLimits) -> dict[str, Point]:
+def cpu_levels(lab: Lab, limits: Limits) -> dict[str, Point]:
     caches = memory_cpu.cache_sizes()
     lab.title("Read again and again: a working set that grows")
     lab.say("""One core reads a set of numbers over and over. While the set fits in a cache, it comes from there.
@@ -41,7 +41,7 @@ def cpu_levels(lab: Lab, limits: MachineLimits) -> dict[str, Point]:
     return levels
 
 
-def gpu_levels(lab: Lab, limits: MachineLimits) -> dict[str, Point]:
+def gpu_levels(lab: Lab, limits: Limits) -> dict[str, Point]:
     lab.title("Read again and again: a working set that grows")
     if not HAS_TRITON:
         lab.say(
@@ -100,7 +100,7 @@ def predict_steps(lab: Lab, levels: dict[str, Point], who: str) -> None:
         )  # fmt: skip
 
 
-def show_levels(lab: Lab, levels: dict[str, Point], limits: MachineLimits, who: str) -> None:
+def show_levels(lab: Lab, levels: dict[str, Point], limits: Limits, who: str) -> None:
     rows = []
     on_gpu = limits.h2d_gb_s is not None
     memory = torch.cuda.get_device_properties(0).total_memory if on_gpu else memory_bytes() or 0
@@ -119,7 +119,7 @@ def show_levels(lab: Lab, levels: dict[str, Point], limits: MachineLimits, who: 
     )  # fmt: skip
 
 
-def where_bytes_live(lab: Lab, limits: MachineLimits, levels: dict[str, Point]) -> None:
+def where_bytes_live(lab: Lab, limits: Limits, levels: dict[str, Point]) -> None:
     lab.title("Where the bytes of one decode step live")
     lab.say("""A decode step gives each user one token. For that it reads every weight once, for all users
         together, and the keys and values of each user. Between its operations go small vectors, the activations:

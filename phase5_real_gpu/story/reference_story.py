@@ -1,11 +1,12 @@
 """The chapters of the comparison with reference machines."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from labkit.lab import Lab
 from labkit.predictions import show_value
 from phase5_real_gpu.comparing.causes import CAUSES
-from phase5_real_gpu.comparing.comparison import Comparison, compare, imagine
+from phase5_real_gpu.comparing.comparison import Comparison, compare, imagine, like_cards
 from phase5_real_gpu.comparing.quick_measurements import measure_quickly
 from phase5_real_gpu.measuring.measurements import Measurement
 from phase5_real_gpu.measuring.reference_files import Reference, read_reference
@@ -46,10 +47,8 @@ def show_machines(lab: Lab, mine: Reference, theirs: Reference) -> None:
     rows.append(["starts a piece of work in", show_value(a.launch_us, "us"), show_value(b.launch_us, "us")])
     lab.table("Limits", ["", mine.name[:36], theirs.name[:36]], rows)
     if theirs.origin == "article":
-        lab.say(
-            f"{theirs.name} is what an article says, and was not reproduced by this course. {theirs.note}"
-        )
-    elif theirs.note:
+        lab.say(f"{theirs.name} is what an article says, and was not reproduced by this course.")
+    if theirs.note:
         lab.say(theirs.note)
     if mine.device != theirs.device:
         lab.say("""One of the two is a GPU and the other is not. There is no closer reference here yet; what
@@ -66,6 +65,19 @@ def origin_of(r: Reference) -> str:
     return f"measured {(r.measured_at or '')[:10]}{', quick' if r.quick else ''}"
 
 
+def show_like_cards(lab: Lab, mine: Reference, references: Sequence[Reference]) -> None:
+    """What others reached on the same kind of card. Shown, and never a verdict: models and settings differ from ours."""
+    found = [(r, m) for r in like_cards(mine, references) for m in r.measurements]
+    if found:
+        lab.table(
+            f"What others have published of such a card, beside your {mine.device_name}",
+            ["who and what", "value", "unit", "on"],
+            [[m.details.get("what", m.name), m.value, m.unit, r.device_name] for r, m in found],
+            note="Other models, number formats and settings than here, so these are no verdict. Sources: the files of the folder "
+            "reference/.",
+        )  # fmt: skip
+
+
 def fractions_carry_over(lab: Lab, theirs: Reference) -> None:
     """Slow the reference down in thought: every millisecond changes, no fraction does."""
     slower = compare(imagine(theirs, 3.0), theirs)
@@ -75,7 +87,7 @@ def fractions_carry_over(lab: Lab, theirs: Reference) -> None:
         question=f"a machine three times as slow in everything: of {len(with_floor)} figures, how many then need an "
         "explanation beyond its limits",
         predicted=0,
-        measured=sum(line.verdict != "slower, as your limits are" for line in with_floor),
+        measured=sum(line.is_off for line in with_floor),
         note="All of them are three times as slow, so by milliseconds all look bad. As fractions of that machine's "
         "own floor they are what they were.",
     )
@@ -96,8 +108,7 @@ def show_lines(lab: Lab, result: Comparison) -> None:
         for line in result.lines:
             see = [numbers[f.cause.name] for f in result.findings if f.explains(line.mine.name, line.is_off)]
             verdict = VERDICTS[line.verdict][0] + f" ({', '.join(see)})" * bool(see)
-            if line.is_off and not see:
-                verdict += ": why?"
+            verdict += ": why?" * (line.is_off and not see)
             rows.append([
                 short_name(line.mine.name), line.mine.unit, line.mine.value, share(line.mine), line.expected,
                 line.theirs.value, share(line.theirs), verdict,
@@ -128,32 +139,22 @@ def show_lines(lab: Lab, result: Comparison) -> None:
 
 
 def predict_itl(lab: Lab, result: Comparison) -> None:
-    """One line in advance: the time between two tokens here, from its parts; else from what the reference says of it."""
+    """One line in advance: the time between two tokens here, from what the reference says of it, and from its parts."""
     line = next((x for x in result.lines if x.mine.name.startswith("itl-") and x.expected), None)
     if line is None:
         return
-    if fixed := line.mine.details.get("fixed_ms"):
-        lab.predict(
-            claim="itl-from-its-parts",
-            question=f"{line.mine.name}: reading all that it must, and a step with as many layers and next to nothing to read",
-            predicted=line.mine.floor + fixed,
-            measured=line.mine.value,
-            unit="ms",
-            tolerance=0.6,
-            kind="timing",
-            note=f"Bytes over bandwidth are {line.mine.floor:.2f} ms, the hollow step took {fixed:.2f}.",
-        )
-        return
+    mine, theirs = line.mine, line.theirs
+    claim, predicted = "itl-from-reference", line.expected
+    question = f"if this machine comes as close to its limit as {result.theirs.name} to its own"
+    note = f"{result.theirs.name} has {show_value(theirs.value, theirs.unit)}, which alone says nothing."
+    if fixed := mine.details.get("fixed_ms"):
+        claim, predicted = "itl-from-its-parts", mine.floor + fixed
+        question = "reading all that it must, and a step with as many layers and next to nothing to read"
+        note = f"Bytes over bandwidth are {mine.floor:.2f} ms, the hollow step took {fixed:.2f}."
     lab.predict(
-        claim="itl-from-reference",
-        question=f"{line.mine.name} here, if this machine comes as close to its limit as {result.theirs.name} to its own",
-        predicted=line.expected,
-        measured=line.mine.value,
-        unit=line.mine.unit,
-        tolerance=1.0,
-        kind="timing",
-        note=f"{result.theirs.name} has {show_value(line.theirs.value, line.theirs.unit)}, which alone says nothing.",
-    )
+        claim, f"{mine.name} here: {question}", predicted=predicted, measured=mine.value, unit=mine.unit,
+        tolerance=0.6, kind="timing", note=note,
+    )  # fmt: skip
 
 
 def short_name(name: str) -> str:
@@ -161,9 +162,9 @@ def short_name(name: str) -> str:
 
 
 def share(m: Measurement) -> str:
-    return (
-        "-" if m.share_of_limit is None else f"{m.share_of_limit:.0%}" if m.share_of_limit >= 0.01 else "< 1%"
-    )
+    if m.share_of_limit is None:
+        return "-"
+    return f"{m.share_of_limit:.0%}" if m.share_of_limit >= 0.01 else "< 1%"
 
 
 def show_causes(lab: Lab, result: Comparison) -> None:

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from labkit.errors import LabError
 from phase4_scheduler.simulator.kernel_table import FOLDER as RECORDED
 from phase5_real_gpu import compare_to_reference
-from phase5_real_gpu.comparing.comparison import CLOSE, compare, imagine, judge, pick_reference
+from phase5_real_gpu.comparing.comparison import CLOSE, compare, imagine, judge, like_cards, pick_reference
 from phase5_real_gpu.measuring.kernel_cases import DECODE_B64
-from phase5_real_gpu.measuring.measurements import Measurement, as_records
+from phase5_real_gpu.measuring.measurements import Limits, Measurement, as_records
 from phase5_real_gpu.measuring.reference_files import (
     REFERENCES,
-    Limits,
     Part,
     Reference,
     as_reference,
@@ -217,18 +216,20 @@ def test_all_files_of_the_course_can_be_read():
     assert all((REFERENCES / f"{r.name}.json").is_file() for r in found)
 
 
-@pytest.mark.parametrize(
-    ("name", "folder"), [("rtx-4090-published", "rtx4090"), ("rtx-pro-6000-published", "rtxpro6000")]
-)
-def test_published_files_hold_what_was_published(name, folder):
-    published = find_reference(name)
-    assert published.origin == "published" and "not measured by this course" in published.note
-    (decode,) = published.measurements
-    with gzip.open(RECORDED / folder / "attention.csv.gz", "rt") as file:
-        assert f"0,0,64,4096,{decode.value}\n" in file.readlines()  # no prompt; 64 users, 4,096 tokens each
-    nbytes = 64 * 4096 * 2 * 8 * 128 * 2  # keys and values of one layer; queries and tables are 0.1% more
-    assert decode.name == DECODE_B64.name
-    assert decode.floor == pytest.approx(nbytes / published.limits.read_gb_s / 1e3, rel=0.003)
+def test_published_files_name_their_source_and_hold_what_was_published():
+    published = [r for r in known_references()[0] if r.origin == "published"]
+    assert len(published) == 5
+    for r in published:
+        assert "not measured by this course" in r.note and r.environment["gpu"]["name"]
+        assert all("https://" in m.details["source"] for m in r.measurements if m.name != DECODE_B64.name)
+    for name, folder in (("rtx-4090-published", "rtx4090"), ("rtx-pro-6000-published", "rtxpro6000")):
+        decode = find_reference(name).get(DECODE_B64.name)
+        with gzip.open(RECORDED / folder / "attention.csv.gz", "rt") as file:
+            assert (
+                f"0,0,64,4096,{decode.value}\n" in file.readlines()
+            )  # no prompt; 64 users, 4,096 tokens each
+        nbytes = 64 * 4096 * 2 * 8 * 128 * 2  # keys and values of one layer; queries and tables are 0.1% more
+        assert decode.floor == pytest.approx(nbytes / find_reference(name).limits.read_gb_s / 1e3, rel=0.003)
 
 
 def test_the_articles_figures_are_told_as_such():
@@ -315,10 +316,9 @@ def test_the_most_similar_machine_is_picked_and_an_article_is_never_a_verdict():
     assert pick_reference(a_reference(), [t4, other_cpu]).name == "other"
     a_gpu = a_reference(environment={"gpu": {"name": "GPU"}}, measurements=t4.measurements)
     assert pick_reference(a_gpu, [twin, t4]).name == "t4-article"
-    assert (
-        pick_reference(a_gpu, [twin, t4, published]).origin == "published"
-    )  # though the article has more in common
-    assert pick_reference(t4, [twin, t4, published]).origin == "published"  # the article is of the same card
+    # Though the article has more in common, or is of the same card.
+    assert pick_reference(a_gpu, [twin, t4, published]).origin == "published"
+    assert pick_reference(t4, [twin, t4, published]).origin == "published"
     slower, faster = (
         dataclasses.replace(published, name=name, limits=Limits(read))
         for name, read in (("t", 300.0), ("h", 4800.0))
@@ -326,6 +326,9 @@ def test_the_most_similar_machine_is_picked_and_an_article_is_never_a_verdict():
     h200 = a_reference(environment={"gpu": {"name": "NVIDIA H200"}}, limits=Limits(4300.0))
     assert pick_reference(h200, [slower, published, t4, faster]).name == "h"
     assert pick_reference(a_gpu, []) is None
+    card = a_reference(environment={"gpu": {"name": "NVIDIA H100 PCIe"}})
+    assert [r.name for r in like_cards(card, known_references()[0])] == ["h100-published"]
+    assert like_cards(a_reference(), known_references()[0]) == []
     slow = imagine(t4, 2.0)
     slow = dataclasses.replace(slow, limits=t4.limits, measurements=[
         dataclasses.replace(x, floor=y.floor) for x, y in zip(slow.measurements, t4.measurements)])  # fmt: skip
@@ -375,15 +378,19 @@ def test_script_with_a_figure_that_nothing_explains(tmp_path, run_script):
     assert "Nothing stands out" in run_script(compare_to_reference, theirs, "--against", theirs)["out"]
 
 
+def test_script_beside_an_article_and_what_others_published(tmp_path, run_script):
+    mine = a_reference(
+        environment={"gpu": {"name": "NVIDIA H200"}}, measurements=find_reference("t4-article").measurements
+    )
+    write_reference(mine, tmp_path / "mine.json")
+    said = run_script(compare_to_reference, tmp_path / "mine.json", "--against", "t4-article")["out"]
+    assert "what an article says" in said and "SLOWER" not in said
+    assert "TensorRT-LLM 1.0, Llama 3.1 8B FP8" in " ".join(said.split()) and "12,194" in said
+
+
 def test_script_measures_this_machine(tmp_path, run_script):
     data = run_script(compare_to_reference, "--quick", "--device", "cpu")
     assert "itl-from-its-parts" in data["claims"]
     names = {x.name for x in read_reference(tmp_path / "report.json").measurements}
-    assert {
-        "read-bandwidth",
-        "itl-tales-b1",
-        "ttft-tales-isl10",
-        "throughput-tales-b1",
-        "cpu-decode-b16-512",
-    } <= names
+    assert {"read-bandwidth", "ttft-tales-isl10", "throughput-tales-b1", "cpu-decode-b16-512"} <= names
     assert {line["name"] for line in data["results"]["lines"]} >= {"itl-tales-b1", "cpu-decode-b16-512"}

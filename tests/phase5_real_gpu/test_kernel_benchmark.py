@@ -31,7 +31,6 @@ from phase5_real_gpu.measuring.kernel_cases import (
     DECODE_ONE_LONG,
     DECODE_SKEWED,
     PREFILL_8K,
-    TINY,
     WRITE_8K,
     AttentionCase,
     Heads,
@@ -40,34 +39,29 @@ from phase5_real_gpu.measuring.kernel_cases import (
     make_inputs,
     reference,
     skewed_lengths,
-    tiny,
 )
 from phase5_real_gpu.measuring.kernel_measure import floor_of, measure_write, run_case
-from phase5_real_gpu.measuring.kernel_peers import (
-    COMPILED,
-    FLASHINFER,
-    GATHER,
-    PYTHON,
-    SDPA,
-    TRITON,
-    VECTORISED,
-    Prepared,
-    Runner,
-    page_lists,
-)
-from phase5_real_gpu.measuring.machine_limits import MachineLimits, measure_limits, open_bench
-from phase5_real_gpu.measuring.measurements import Bench, Measurement, NotHere
+from phase5_real_gpu.measuring.kernel_peers import COMPILED, FLASHINFER, GATHER, PYTHON, SDPA, TRITON, Runner
+from phase5_real_gpu.measuring.machine_limits import open_bench
+from phase5_real_gpu.measuring.measurements import Bench, Limits, Measurement, NotHere
 from phase5_real_gpu.story import kernel_story
 from phase5_real_gpu.story.kernel_gates import GATES, put_gates
 
-LIMITS = MachineLimits(
-    read_gb_s=1000.0, copy_gb_s=500.0, matmul_tflops={"float32": 10.0, "float16": 100.0, "bfloat16": 100.0},
-    launch_us=2.0, device_name="a card",
-)  # fmt: skip
+LIMITS = Limits(
+    1000.0, 500.0, {"float32": 10.0, "float16": 100.0, "bfloat16": 100.0}, 2.0, device_name="a card"
+)
+SMALL_HEADS = Heads(4, 1, 32)  # the same 4 query heads a KV head as Llama-3 8B
 
 lens_and_news = st.lists(
     st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))), min_size=1, max_size=4
 )
+
+
+def tiny(case: AttentionCase, most: int = 10**6) -> AttentionCase:
+    """The same case with fewer and shorter contexts and float16: small enough for Triton's interpreter."""
+    lens = tuple(min(most, max(1, c // 64)) for c in case.context_lens[: 2 if most < 100 else 5])
+    news = (1,) * len(lens) if case.is_decode else lens
+    return replace(case, query_lens=news, context_lens=lens, heads=SMALL_HEADS, dtype="float16")
 
 
 def a_bench(**more) -> Bench:
@@ -103,10 +97,7 @@ def test_operations_and_bytes_by_brute_force(requests, heads):
 def test_the_slower_limit_is_the_floor():
     assert floor_of(DECODE_B64, LIMITS) == (pytest.approx(DECODE_B64.work.bytes / 1e12), "bandwidth")
     assert floor_of(PREFILL_8K, LIMITS) == (pytest.approx(PREFILL_8K.work.operations / 1e14), "arithmetic")
-    assert floor_of(WRITE_8K, LIMITS) == (
-        pytest.approx(WRITE_8K.work.bytes / 5e11),
-        "bandwidth",
-    )  # the copy's
+    assert floor_of(WRITE_8K, LIMITS)[0] == pytest.approx(WRITE_8K.work.bytes / 5e11)  # the copy's
     assert DECODE_B64.work.bytes == pytest.approx(1.074e9, rel=0.01)  # keys and values, and a little
     assert DECODE_FP8.work.bytes == pytest.approx(DECODE_B64.work.bytes / 2, rel=0.01)
     assert WRITE_8K.work.bytes == 8192 * 8 * 128 * 2 * 2 * 2 + 8 * 8192
@@ -135,16 +126,10 @@ def test_a_wrong_answer_is_seen():
     expected = reference(x)
     assert check_answer(expected.bfloat16(), expected, "bfloat16") < 0.01
     one_less = reference(replace(x, case=replace(case, context_lens=(4095,))))  # the last token forgotten
-    assert float((one_less - expected).norm(dim=-1).max()) > 0
-    for wrong in (
-        one_less * 1.05,
-        expected.roll(1, dims=1),
-        expected * math.nan,
-        expected * 0,
-        expected[:, :2],
-    ):
+    wrong = (one_less * 1.05, expected.roll(1, dims=1), expected * math.nan, expected * 0, expected[:, :2])
+    for out in wrong:
         with pytest.raises(WrongAnswer, match=r"gets no figure|shape"):
-            check_answer(wrong, expected, "bfloat16")
+            check_answer(out, expected, "bfloat16")
 
 
 # ---------------------------------------------------------------------- peers
@@ -158,16 +143,16 @@ MIXED = replace(CPU_PREFILL, context_lens=(70, 40, 5), query_lens=(20, 1, 5))
 def answers(runner, case, device="cpu"):
     x = make_inputs(case, device)
     expected = reference(x)
-    return max(check_answer(call(), expected, case.dtype) for call in runner.prepare([x]).calls)
+    return max(check_answer(call(), expected, case.dtype) for call in runner.prepare([x]))
 
 
 @pytest.mark.parametrize(
     ("runner", "case"),
     [
-        *((r, UNEQUAL) for r in (COMPILED, GATHER, VECTORISED, PYTHON)),
+        *((r, UNEQUAL) for r in (COMPILED, GATHER, PYTHON)),
         *((r, EQUAL) for r in (COMPILED, SDPA)),
         *((r, PROMPT) for r in (GATHER, SDPA)),
-        *((r, MIXED) for r in (COMPILED, GATHER, VECTORISED)),
+        *((r, MIXED) for r in (COMPILED, GATHER)),
     ],
     ids=lambda value: getattr(value, "title", None),
 )
@@ -194,10 +179,6 @@ def test_flashinfer_is_called_as_it_wants_to_be(monkeypatch, card, picked):
     """A stand-in with FlashInfer's signatures, which computes with torch from the tables that it was given. fa2 by name would be
     a handicap on Hopper."""
     monkeypatch.setattr(kernel_peers, "capability", lambda: card)
-    x = make_inputs(UNEQUAL, "cpu")
-    starts, pages, last = page_lists(x)
-    assert starts.tolist() == [0, 3, 4, 8, 9] and last.tolist() == [1, 16, 16, 1]
-    assert torch.equal(x.k_cache[pages[4:8].long()].flatten(0, 1), x.rows_of(2)[0])
 
     class Wrapper:
         def __init__(self, room, layout, use_tensor_cores=False, backend="auto"):
@@ -215,9 +196,8 @@ def test_flashinfer_is_called_as_it_wants_to_be(monkeypatch, card, picked):
                 out[i] = attention(q[i : i + 1], *(c[blocks].flatten(0, 1)[:n] for c in kv))[0]
             return out
 
-    monkeypatch.setitem(
-        sys.modules, "flashinfer", SimpleNamespace(BatchDecodeWithPagedKVCacheWrapper=Wrapper)
-    )
+    module = SimpleNamespace(BatchDecodeWithPagedKVCacheWrapper=Wrapper)
+    monkeypatch.setitem(sys.modules, "flashinfer", module)
     assert answers(FLASHINFER, UNEQUAL) < 1e-5
 
 
@@ -228,41 +208,38 @@ def test_flashinfer_is_called_as_it_wants_to_be(monkeypatch, card, picked):
 def test_timing_calls_and_orders_its_figures(cold):
     calls = []
     found = timing.time_call(lambda: calls.append(1), "cpu", seconds=0, least=7, cold=cold)
-    assert len(calls) > len(found.repeats_us) > 0 and found.launch_us > 0
-    d = found.details()
-    assert d["lowest"] <= d["p10"] <= found.median_us <= d["p90"] <= d["highest"] and d["times"] == len(
-        found.repeats_us
-    )
-    assert found.divided_by(2).median_us == found.median_us / 2
-    calls.clear()
-    assert len(timing.time_in_a_row([lambda: calls.append(1)] * 3, "cpu", repeats=4).repeats_us) == 4
-    assert len(calls) == 3 * 5  # the first round does not count
+    assert len(calls) > len(found.repeats_us) > 0
+    assert found.low_us <= found.median_us and found.divided_by(2).median_us == found.median_us / 2
 
 
 def test_a_wrong_kernel_gets_no_figure_and_the_others_go_on():
     def wrong(layers):
-        return Prepared([lambda x=x: torch.zeros_like(x.q) for x in layers])
+        return [lambda x=x: torch.zeros_like(x.q) for x in layers]
 
     def broken(layers):
         raise RuntimeError("no kernel image is available\nand a long trace")
 
     said, saved = [], []
     bench = a_bench(tell=said.append, save=lambda bench: saved.append(list(bench.found)))
-    runners = [Runner("wrong-", "a wrong one", wrong), Runner("broken-", "a broken one", broken), VECTORISED]
+    runners = [Runner("wrong-", "a wrong one", wrong), Runner("broken-", "a broken one", broken), GATHER]
     run_case(bench, EQUAL, runners)
-    assert list(bench.found) == ["vectorised-cpu-decode-b16-512"] == saved[-1] and len(saved) == 3
+    assert list(bench.found) == ["gather-cpu-decode-b16-512"] == saved[-1] and len(saved) == 3
+    d = bench.found["gather-cpu-decode-b16-512"].details
+    assert (
+        d["lowest"] <= d["p10"] <= d["p90"] <= d["highest"] and d["dtype"] == "float32" and d["error"] < 1e-5
+    )
     assert list(bench.left_out) == [f"a wrong one, {EQUAL.title}", f"a broken one, {EQUAL.title}"]
     assert said[0].endswith("wrong by 100.0% of a head's output, so it gets no figure")
     assert said[1].endswith("RuntimeError: no kernel image is available")
     # What is there already is not measured again; what is slow does not begin late.
-    run_case(bench, EQUAL, [Runner("vectorised-", "never called", broken)])
+    run_case(bench, EQUAL, [Runner("gather-", "never called", broken)])
     bench.until = 0
     run_case(bench, EQUAL, [PYTHON], slow=True)
     assert "never called" not in str(bench.left_out) and "no time left" in str(bench.left_out)
 
 
 def test_writing_is_checked_slot_by_slot():
-    case = replace(WRITE_8K, tokens=50, heads=TINY, dtype="float32")
+    case = replace(WRITE_8K, tokens=50, heads=SMALL_HEADS, dtype="float32")
 
     def right(k, v, k_cache, v_cache, slots):
         k_cache.flatten(0, 1)[slots], v_cache.flatten(0, 1)[slots] = k, v
@@ -271,20 +248,10 @@ def test_writing_is_checked_slot_by_slot():
         right(k, v, k_cache, v_cache, slots)
         k_cache[0, 0] = 0
 
-    assert measure_write(right, "", "x", case, a_bench()).name == "write-kv-8k"
+    assert measure_write(a_bench(), right, "", "x", case).name == "write-kv-8k"
     for wrong in (one_too_many, lambda k, v, k_cache, v_cache, slots: right(v, k, k_cache, v_cache, slots)):
         with pytest.raises(WrongAnswer):
-            measure_write(wrong, "", "x", case, a_bench())
-
-
-def test_limits_of_this_machine():
-    limits = measure_limits("cpu", ("float32",), quick=True)
-    assert {m.name: m.unit for m in limits.measurements()} == {
-        "read-bandwidth": "GB/s", "copy-bandwidth": "GB/s", "matmul-float32": "TFLOP/s", "launch": "us",
-    }  # fmt: skip
-    assert limits.h2d_gb_s is None and limits.device_name
-    with pytest.raises(ValueError, match="unknown dtype 'int3'"):
-        measure_limits("cpu", ("int3",), quick=True)
+            measure_write(a_bench(), wrong, "", "x", case)
 
 
 # ---------------------------------------------------------------------- gates
@@ -314,7 +281,7 @@ JUDGED = ["decode-b64-4k", "decode-b64-4k", "decode-b1-32k", "decode-b1-4k-graph
 def test_a_fast_card_passes_all_gates_and_a_slow_kernel_fails_its_own(lab):
     put_gates(lab, FAST, 700.0)
     assert len(lab.predictions) == len(GATES) and all(p.holds and p.kind == "timing" for p in lab.predictions)
-    assert all(mark["goal_reached"] for mark in lab.results["gates"])
+    assert not any("not reached" in p.note for p in lab.predictions)
     for gate, name in zip(GATES, JUDGED, strict=True):  # twice the time, half the rate
         slow = replace(FAST[name], value=2 * FAST[name].value, details={"tflop_s": 200.0})
         put_gates(lab, FAST | {name: slow}, 700.0)
@@ -339,11 +306,10 @@ def test_script_on_a_cpu(run_script, tmp_path):
     assert report["claims"]["triton-vs-python"]["verdict"] == "needs a GPU"
     found = {m["name"]: m for m in report["results"]["measurements"]}
     wanted = {"cpu-decode-b16-512", "gather-cpu-decode-b16-512", "sdpa-cpu-decode-b16-512", "cpu-decode-skewed",
-              "vectorised-cpu-decode-b16-512", "cpu-decode-b1-8k", "sdpa-cpu-decode-b1-8k", "cpu-prefill-1k", "cpu-decode-b1-1k",
+              "cpu-decode-b1-8k", "sdpa-cpu-decode-b1-8k", "cpu-prefill-1k", "cpu-decode-b1-1k",
               "python-cpu-decode-b1-1k", "read-bandwidth", "copy-bandwidth", "matmul-float32", "launch"}  # fmt: skip
     assert wanted == set(found) and not report["results"]["left_out"]
     assert all(found[n]["unit"] == "us" and found[n]["floor"] > 0 for n in wanted if "cpu-" in n)
-    assert {"p10", "p90"} <= found["cpu-prefill-1k"]["details"].keys()
 
     # Cut short in the middle, it goes on where it was: figures that are there stay, the missing one is measured.
     kept = report["results"]["measurements"]
@@ -353,25 +319,11 @@ def test_script_on_a_cpu(run_script, tmp_path):
     assert set(again) == wanted and again["cpu-prefill-1k"]["value"] != found["cpu-prefill-1k"]["value"]
     assert all(again[name] == found[name] for name in wanted - {"cpu-prefill-1k"})
 
-
-LIMITED = '{"results": {"limits": {"read_gb_s": 1, "copy_gb_s": 1%s}, "measurements": []}}'
-
-
-@pytest.mark.parametrize("text", ["{", "{}", "[" * 100_000, LIMITED % "", LIMITED % ', "matmul_tflops": 3'])
-def test_no_report_to_go_on_with(tmp_path, text):
-    (tmp_path / "x.json").write_text(text)
-    with pytest.raises(LabError, match="give another --json"):
-        open_bench("cpu", "float32", True, 0, str(tmp_path / "x.json"))
-
-
-def test_a_report_of_another_machine_is_not_gone_on_with(tmp_path):
-    limits = dict(
-        read_gb_s=1.0, copy_gb_s=1.0, matmul_tflops={"float32": 1.0}, launch_us=1.0, device_name="other"
-    )
-    report = dict(arguments=dict(quick=True), results=dict(limits=limits, measurements=[]))
-    (tmp_path / "x.json").write_text(json.dumps(report))
-    with pytest.raises(LabError, match=r"measured in another way \(other\)"):
-        open_bench("cpu", "float32", True, 0, str(tmp_path / "x.json"))
+    report["results"]["limits"]["device_name"] = "other"
+    for text, says in (("{", "not JSON"), (json.dumps(report), r"measured in another way \(other\)")):
+        (tmp_path / "x.json").write_text(text)
+        with pytest.raises(LabError, match=says):
+            open_bench("cpu", "float32", True, 0, str(tmp_path / "x.json"))
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="needs Triton's interpreter")
@@ -379,31 +331,24 @@ def test_the_gpu_story_in_the_interpreter(lab, monkeypatch, capsys):
     """Every line of it but the launches: tiny cases, calls in place of a recorded graph, a CPU's clock."""
     for name, case in list(vars(kernel_cases).items()):
         if isinstance(case, AttentionCase):
-            lens = tuple(min(n, 20) for n in tiny(case).context_lens[:2])
-            news = (1,) * len(lens) if case.is_decode else lens
-            small = replace(tiny(case), context_lens=lens, query_lens=news)
-            monkeypatch.setattr(kernel_cases, name, small)
-            monkeypatch.setattr("phase5_real_gpu.story.ladder_story." + name, small, raising=False)
-    monkeypatch.setattr(kernel_cases, "WRITE_8K", replace(WRITE_8K, tokens=20, heads=TINY))
-    monkeypatch.setattr(kernel_measure, "time_call", partial(timing.time_call, least=1))
-    monkeypatch.setattr(kernel_measure, "time_in_a_row", partial(timing.time_in_a_row, repeats=1))
+            monkeypatch.setattr(kernel_cases, name, tiny(case, most=20))
+            monkeypatch.setattr(
+                "phase5_real_gpu.story.ladder_story." + name, tiny(case, most=20), raising=False
+            )
+    monkeypatch.setattr(kernel_cases, "WRITE_8K", replace(WRITE_8K, tokens=20, heads=SMALL_HEADS))
+    once = partial(timing.time_call, least=1)
+    monkeypatch.setattr(kernel_measure, "time_call", once)
+    monkeypatch.setattr(kernel_measure, "time_in_graph", lambda call, seconds: once(call, "cpu", seconds))
     monkeypatch.setattr(kernel_story, "LAYERS", 2)
-    monkeypatch.setattr(kernel_measure, "as_cuda_graph", lambda calls: lambda: [call() for call in calls])
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setitem(sys.modules, "flashinfer", None)
     bench = Bench(LIMITS, "cpu", "float16", seconds=0)
     kernel_story.on_gpu(lab, bench)
     names = set(bench.found)
     for case in ("b64-4k", "b1-32k"):
         assert sum(n.startswith("ladder-") and n.endswith(f"-{case}") for n in names) == 7
-    sdpa = {"decode-b64-4k", "decode-b1-32k", "decode-b1-4k", "decode-b1-4k-graph", "prefill-8k"}
+    sdpa = {"decode-b64-4k", "decode-b1-32k", "decode-b1-4k-graph", "prefill-8k"}
     others = {"decode-skewed", "decode-one-long", "decode-fp8-b64-4k", "write-kv-8k", "decode-b1-512"}
-    peers = {
-        "vectorised-decode-b64-4k",
-        "python-decode-b1-512",
-        "torch-write-kv-8k",
-        "vectorised-decode-b1-512",
-    }
+    peers = {"python-decode-b1-512", "torch-write-kv-8k"}
     assert sdpa | others | peers | {f"sdpa-{n}" for n in sdpa} <= names
     assert all("FlashInfer" in what for what in bench.left_out), bench.left_out
     assert {"triton-vs-python", "fp8-against-bf16"} <= {p.claim for p in lab.predictions}

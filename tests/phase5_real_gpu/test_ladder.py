@@ -21,7 +21,7 @@ from phase5_real_gpu.ladder.counted_loads import expected, random_step
 from phase5_real_gpu.ladder.ladder_rungs import ALWAYS_SPLITS, FULL_BATCH, ONE_LONG, Shape
 from phase5_real_gpu.measuring import kernel_measure, timing
 from phase5_real_gpu.measuring.kernel_cases import Heads, decode_case
-from phase5_real_gpu.measuring.machine_limits import MachineLimits
+from phase5_real_gpu.measuring.measurements import Limits
 from phase5_real_gpu.story import ladder_story
 from tests.properties import unshrunk
 
@@ -182,9 +182,9 @@ def test_timing_each_rung(lab, monkeypatch, tmp_path):
 
     def time_call(fn, device, seconds):
         assert fn().shape == (1, 2, 32)
-        return timing.Timing((float(next(ticks)),), 1.0)
+        return timing.Timing((float(next(ticks)),))
 
-    limits = MachineLimits(10.0, 10.0, {"float16": 1.0}, 1.0, "a card")
+    limits = Limits(10.0, 10.0, {"float16": 1.0}, 1.0, device_name="a card")
     monkeypatch.setattr(ladder_story, "ladder_cases", lambda dtype: cases)
     monkeypatch.setattr(kernel_measure, "time_call", time_call)
     monkeypatch.setattr(ladder_story, "measure_limits", lambda *_, **__: limits)

@@ -5,16 +5,12 @@ import dataclasses
 import pytest
 
 from phase2_attention_kvcache.model import Transformer
-from phase3_paged_attention.paging import PagedKVCache, compiled_kernel, cpu_decode
+from phase3_paged_attention.paging import PagedKVCache, compiled_kernel
 from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase5_real_gpu.comparing import quick_measurements
 from phase5_real_gpu.comparing.causes import find_causes
-from phase5_real_gpu.comparing.quick_measurements import measure_quickly
-from phase5_real_gpu.measuring.engine_cases import plan_for
 from phase5_real_gpu.measuring.engine_runs import path_of
-from phase5_real_gpu.measuring.kernel_cases import decode_case
-from phase5_real_gpu.measuring.measurements import Measurement
-from phase5_real_gpu.measuring.reference_files import Limits, Reference, find_reference
+from phase5_real_gpu.measuring.measurements import Limits, Measurement
+from phase5_real_gpu.measuring.reference_files import Reference, find_reference
 
 CPU = {"cpu": "Some CPU", "cores": 2, "threads": 2, "packages": {"torch": "2.13.0"}, "gpu": None}
 CARD = {
@@ -104,24 +100,6 @@ def test_gathering_instead_of_the_compiled_kernel():
 
     assert named(measured(False)) == ["eager fallback"] == named(measured(False), measured(True))
     assert named(measured(True)) == [] == named(measured(False), measured(False))
-
-
-def test_a_quick_look_says_which_path_was_taken(monkeypatch):
-    """Without numba the general way is measured under the kernel's name, and says so."""
-    monkeypatch.setattr(cpu_decode, "_switched_off", True)
-    heads = quick_measurements.CPU_DECODE.heads
-    case = decode_case("cpu-decode-b16-512", "small", [64] * 4, heads=heads, dtype="float32")
-    monkeypatch.setattr(quick_measurements, "CPU_DECODE", case)
-    plan = dataclasses.replace(plan_for("cpu", quick=True), isls=(10,), batches=(1,), osl=4, mixed=(1, 4, 4))
-    told = []
-    mine = measure_quickly("cpu", tell=told.append, plan=plan)
-    assert mine.get(case.name).details["path"] == "gather" and told == [
-        "ceilings",
-        "engine",
-        "attention kernel",
-    ]
-    assert "eager fallback" in named(mine)
-    assert mine.get("itl-tales-b1").details["fixed_ms"] > 0 and mine.quick
 
 
 def test_a_batch_that_is_not_shared():

@@ -1,0 +1,152 @@
+"""Measuring in parts: each part a process of its own, stopped when its time is over. Its figures are kept and gathered."""
+
+import importlib.util
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.foreign import visible
+from labkit.paths import ROOT
+from phase5_real_gpu.measuring.gpu_watch import watch_card
+from phase5_real_gpu.measuring.measurements import Limits, Measurement
+from phase5_real_gpu.measuring.reference_files import Part, Reference, as_reference, read_reference
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part: a command for Python, and the seconds after which it is stopped.
+
+    Attributes:
+        shows: what it shows. needs: a package without which it has nothing to measure.
+        command: "{report}" is the file of its figures, "{gathered}" that of all so far.
+    """
+
+    name: str
+    shows: str
+    seconds: float
+    command: tuple[str, ...]
+    needs: str = ""
+
+
+@dataclass
+class Gathered:
+    """The figures of the parts so far. `card`: the GPU's own report under load."""
+
+    limits: Limits = field(default_factory=Limits)
+    measurements: dict[str, Measurement] = field(default_factory=dict)
+    parts: list[Part] = field(default_factory=list)
+    environment: dict[str, Any] | None = None
+    card: dict[str, Any] = field(default_factory=dict)
+
+    def merge(self, report: Reference) -> None:
+        """Take in a part's report. Of two figures of one name the later stays; a ceiling is the best ever seen."""
+        self.environment = self.environment or report.environment
+        self.measurements |= {m.name: m for m in report.measurements}
+        old, new = self.limits, report.limits
+        rates = {*old.matmul_tflops, *new.matmul_tflops}
+        self.limits = Limits(
+            max(old.read_gb_s or 0, new.read_gb_s or 0) or None,
+            max(old.copy_gb_s or 0, new.copy_gb_s or 0) or None,
+            {d: max(old.matmul_tflops.get(d, 0), new.matmul_tflops.get(d, 0)) for d in sorted(rates)},
+            min(old.launch_us or math.inf, new.launch_us or math.inf)
+            if old.launch_us or new.launch_us
+            else None,
+            device_name=old.device_name or new.device_name,
+        )
+
+    def as_reference(self, device: str, **fields: Any) -> Reference:
+        """The file of this machine. fields: of `Reference`."""
+        figures = dict(limits=self.limits, measurements=tuple(self.measurements.values()))
+        return as_reference(self.environment, device, self.card, **figures, parts=tuple(self.parts), **fields)
+
+
+def run_steps(
+    steps: Sequence[Step],
+    folder: Path,
+    save: Callable[[Gathered], None],
+    tell: Callable[[Step, Part | None, Gathered], None],
+    seconds: float,
+    earlier: Reference | None = None,
+) -> Gathered:
+    """Run all parts, one after the other.
+
+    Args:
+        folder: for logs and reports. save: called after each part.
+        tell: called before each part, with None, and after it.
+        earlier: the file of a run that was cut short: its finished parts are kept, and the others go on with the
+            figures of their reports. None: all is measured anew.
+    """
+    gathered, deadline = Gathered(), time.monotonic() + seconds
+    done = {part.script: part for part in earlier.parts if part.outcome == "ok"} if earlier else {}
+    folder.mkdir(parents=True, exist_ok=True)
+    with watch_card() as gathered.card:
+        for step in steps:
+            report_file, part = folder / f"{step.name}.json", done.get(step.name)
+            if earlier is None:
+                report_file.unlink(missing_ok=True)
+            if part is None:
+                tell(step, None, gathered)
+                part = run_step(step, folder, report_file, min(step.seconds, deadline - time.monotonic()))
+            with suppress(LabError):  # no report, half of one, or one without figures
+                gathered.merge(read_reference(report_file))
+            gathered.parts.append(part)
+            save(gathered)
+            tell(step, part, gathered)
+    return gathered
+
+
+def run_step(step: Step, folder: Path, report_file: Path, seconds: float) -> Part:
+    """One part, and how it went. Its output is in the folder."""
+    if step.needs and importlib.util.find_spec(step.needs) is None:
+        return Part(step.name, "skipped", error=f"{step.needs} is not installed")
+    if seconds < 1:
+        return Part(step.name, "skipped", error="no time was left for it")
+    log, began = folder / f"{step.name}.txt", time.monotonic()
+    names = {"report": str(report_file), "gathered": str(folder / "machine.json")}
+    command = [sys.executable, *(word.format(**names) for word in step.command)]
+    with log.open("wb") as said:
+        code = run_until(command, said, seconds)
+    took = round(time.monotonic() - began, 1)
+    if code is None:
+        return Part(step.name, "timed out", took, f"stopped after {seconds:.0f} s")
+    if code == 1 and report_file.exists():  # a script ends so after all its figures
+        return Part(step.name, "ok", took, "a prediction that must hold everywhere did not")
+    if code:
+        return Part(step.name, "failed", took, f"it ended with code {code}: {last_words(log)}")
+    return Part(step.name, "ok", took)
+
+
+def last_words(log: Path) -> str:
+    """The line in which a script says why it stopped: the last one that says "error", or simply the last."""
+    text = log.read_bytes().decode("utf-8", errors="replace")
+    lines = [visible(line.strip(), 300) for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or ["it said nothing"])[-1]
+
+
+def run_until(command: list[str], log: Any, seconds: float) -> int | None:
+    """The exit code; None if it had to be stopped. No process that it started is left behind."""
+    env = os.environ | {"INFERENCE_LAB_RUN": "1"}  # options that a script does not know do it no harm
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True, cwd=ROOT
+    )
+    try:
+        return process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:  # also for Ctrl-C
+        if os.name == "posix":
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        elif process.poll() is None:
+            process.kill()
+        process.wait()
