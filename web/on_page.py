@@ -1,4 +1,4 @@
-"""Which pieces stand on the page, and what each shows before anybody has touched it.
+"""Which pieces stand on the page, and what each shows before the reader touches it.
 
 A chapter says where: <!-- piece: tokens --> on a line of its own. Code hosts show nothing there.
 """
@@ -123,7 +123,7 @@ PIECES = {
     "embedding": OnPage("A map of your words", lambda: embedding_piece(load_embeddings(find_model("tales")))),
     "rotary": OnPage("Turn a query and a key", rotary_piece),
     "head": OnPage("One head, number by number", head),
-    "attention": OnPage("Who looks at whom", attention),
+    "attention": OnPage("Which token attends to which", attention),
     "lens": OnPage("The answer, layer by layer", lambda: lens_piece(*tales())),
     "drawers": OnPage("Open the drawers of the MLP", lambda: drawers_piece(*tales())),
     "without": OnPage("Take a choice away", without_piece),
@@ -142,12 +142,12 @@ PIECES = {
         "Poke the allocator",
         lambda: allocator_piece(operations=[("add", 8, 3), ("add", 8, 2), ("add", 0, 5)]),
     ),
-    "chunks": OnPage("One long prompt, and everybody", chunks_piece),
+    "chunks": OnPage("One long prompt among short steps", chunks_piece),
     "speculation": OnPage(
         "Let a small model guess",
         lambda: speculation_piece(tales()[0], Transformer.from_pretrained("tales-draft"), tales()[1]),
     ),
-    "load": OnPage("Find the knee", load_piece),
+    "load": OnPage("Find the saturation point", load_piece),
     "replay": OnPage("Watch an engine", lambda: replay_piece(cramped_run())),
 }
 

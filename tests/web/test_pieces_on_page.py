@@ -473,7 +473,7 @@ def why(event, config) -> str:
     if sum(event["tokens"].values()) == config.max_num_batched_tokens:
         return "the budget is used up"
     if event["running"] + len(event["finished"]) == config.max_num_seqs:
-        return "all seats are taken"
+        return "max_num_seqs requests are running"
     return "more blocks than are free"
 
 

@@ -45,7 +45,7 @@ def test_a_running_server_step_by_step(piece_on, open_page, address):
         while not events:  # and so do we
             time.sleep(0.01)
         piece.get_by_text("waiting for its first step").wait_for()
-        # In one call: the first goes to the engine alone, the others together, three for two seats.
+        # In one call: the first goes to the engine alone, the others together, three for max_num_seqs of two.
         texts = ["Once upon a time there was a king", "The cat", "A boat", "The hill"]
         ask(server, prompt=texts, max_tokens=12)
         ask(server, prompt="The sea", max_tokens=5)
@@ -71,7 +71,7 @@ def test_a_running_server_step_by_step(piece_on, open_page, address):
         assert "the engine counts the same" in shown(piece, "invariant")
         if event["waiting"]:
             reasons.add(re.sub(r".*: ", "", shown(piece, "why")))
-    assert "all seats are taken" in reasons
+    assert "max_num_seqs requests are running" in reasons
     # The one request to another host was the reader's wish, and the browser says that it was cut off.
     assert [c for c in open_page.complaints if server.address not in c and "ERR_INCOMPLETE" not in c] == []
     open_page.complaints.clear()

@@ -15,7 +15,7 @@ from web.pieces.roofline import cost_of
 SHOWN_MODELS, SHOWN_CARDS = ("llama-3.2-1b", "llama-3-8b"), ("l4", "rtx4090", "a100-80", "h100")
 REQUESTS, IN_WORDS = 400, 100  # of a run on the page, and of one that the text tells of
 LOADS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25)  # times what the server gets done
-TTFT_SLO, TPOT_SLO, SEATS, BUDGET = 1.0, 0.1, 256, 2048  # as workload_simulator.py has them
+TTFT_SLO, TPOT_SLO, SEQUENCES, BUDGET = 1.0, 0.1, 256, 2048  # as workload_simulator.py has them
 
 
 def traffic_of(pattern: str, requests: int = REQUESTS) -> list[TrafficRequest]:
@@ -23,24 +23,24 @@ def traffic_of(pattern: str, requests: int = REQUESTS) -> list[TrafficRequest]:
     return [replace(r, arrival=round(r.arrival, 4)) for r in draw_traffic(pattern, requests, 1.0)]
 
 
-def serve(traffic: Sequence[TrafficRequest], cost: ComputedCost, seats: int, budget: int = BUDGET) -> Run:
+def serve(traffic: Sequence[TrafficRequest], cost: ComputedCost, sequences: int, budget: int = BUDGET) -> Run:
     """Serve them in virtual time with the course's scheduler, without a prefix cache: no two prompts begin alike, and
     a request that was preempted is computed whole again.
     """
-    config = SchedulerConfig(seats, budget, cost.max_context)
+    config = SchedulerConfig(sequences, budget, cost.max_context)
     return simulate(traffic, config, cost.num_blocks, cost, enable_prefix_caching=False)
 
 
-def felt_at(traffic: Sequence[TrafficRequest], rate: float, cost: ComputedCost, seats: int) -> Latency:
+def felt_at(traffic: Sequence[TrafficRequest], rate: float, cost: ComputedCost, sequences: int) -> Latency:
     """What users feel at `rate` requests a second. The first fifth of them does not count."""
     timed = [replace(r, arrival=r.arrival / rate) for r in traffic]
     since = timed[len(timed) // 5].arrival
-    records = [r for r in serve(timed, cost, seats).records if r.arrival >= since]
+    records = [r for r in serve(timed, cost, sequences).records if r.arrival >= since]
     return summarise(records, TTFT_SLO, TPOT_SLO)
 
 
 def load_piece(
-    model: str = "llama-3-8b", card: str = "l4", pattern: str = "mixed", seats: int = SEATS
+    model: str = "llama-3-8b", card: str = "l4", pattern: str = "mixed", sequences: int = SEQUENCES
 ) -> Piece:
     """Choose model, card, traffic and limits; the curve of latency against load, worked out on the spot."""
     costs = {f"{m} {c}": cost for m in SHOWN_MODELS for c in SHOWN_CARDS if (cost := cost_of(m, c))}
@@ -55,13 +55,13 @@ def load_piece(
         },
         "loads": list(LOADS),
         "budget": BUDGET,
-        "start": {"model": model, "card": card, "pattern": pattern, "seats": seats},
+        "start": {"model": model, "card": card, "pattern": pattern, "sequences": sequences},
         "slo": {"ttft": TTFT_SLO, "tpot": TPOT_SLO},
     }
     cost = costs[f"{model} {card}"]
     lines = [f"{'requests/s':>10}  {'tokens/s':>8}  {'TTFT p95, s':>11}  {'ITL p95, ms':>11}  {'in time':>7}"]
     for rate in (0.4, 0.6, 0.8):
-        felt = felt_at(traffic[pattern][:IN_WORDS], rate, cost, seats)
+        felt = felt_at(traffic[pattern][:IN_WORDS], rate, cost, sequences)
         lines.append(
             f"{rate:>10.1f}  {felt.tokens_per_second:>8.0f}  {felt.ttft.p95:>11.2f}  {1e3 * felt.itl.p95:>11.0f}"
             f"  {felt.good_share:>7.0%}"

@@ -23,28 +23,28 @@ export function readRecording(text) {
   const held = new Set(Object.entries(events[0].blocks).flatMap(([n, blocks]) => (n in events[0].finished ? [] : blocks)));
   return {
     events, requests: Object.fromEntries(names.map((n) => [n, {}])), num_blocks: held.size + events[0].free_blocks,
-    budget: Math.max(...events.map(tokensOf)), seats: Math.max(...events.map(seatsOf)), guessed: true, silent: true,
+    budget: Math.max(...events.map(tokensOf)), sequences: Math.max(...events.map(numRunning)), guessed: true, silent: true,
   };
 }
 
 // What a running server told of its engine -> a recording without steps yet. `Follower.append` takes them as they come.
 export function emptyRecording({ num_blocks, block_size, max_num_seqs, max_num_batched_tokens }) {
-  return { events: [], requests: {}, num_blocks, block_size, budget: max_num_batched_tokens, seats: max_num_seqs, silent: true };
+  return { events: [], requests: {}, num_blocks, block_size, budget: max_num_batched_tokens, sequences: max_num_seqs, silent: true };
 }
 
 export const tokensOf = (event) => Object.values(event.tokens).reduce((a, b) => a + b, 0);
-const seatsOf = (event) => event.running + Object.keys(event.finished).length;  // before those who were done left
+const numRunning = (event) => event.running + Object.keys(event.finished).length;  // with those that ended in this step
 
-// Why somebody still waits after a step: the scheduler's rules, in their order (phase4_scheduler/engine/scheduler.py).
-export function whyWaiting(event, { budget, seats }) {
+// Why requests still wait after a step: the scheduler's rules, in their order (phase4_scheduler/engine/scheduler.py).
+export function whyWaiting(event, { budget, sequences }) {
   if (!event.waiting) return "";
-  if (event.preempted.length) return "a request was preempted, and then nobody is admitted";
+  if (event.preempted.length) return "a request was preempted, and then none is admitted";
   if (tokensOf(event) >= budget) return "the budget is used up";
-  if (seatsOf(event) >= seats) return "all seats are taken";
+  if (numRunning(event) >= sequences) return "max_num_seqs requests are running";
   return "the first in the queue needs more blocks than are free";
 }
 
-const NOBODY = { state: "not here yet", computed: 0, doing: 0, written: 0, text: "", table: [] };
+const NOT_HERE = { state: "not here yet", computed: 0, doing: 0, written: 0, text: "", table: [] };
 
 export class Follower {
   constructor({ requests, events }) {
@@ -62,7 +62,7 @@ export class Follower {
 
   // name -> { state, computed, doing, written, text, table } after a step.
   after(at) {
-    const from = Math.min(Math.floor(at / EVERY), this.kept.length - 1), people = Object.fromEntries(Object.keys(this.requests).map((n) => [n, this.kept[from][n] ?? NOBODY]));
+    const from = Math.min(Math.floor(at / EVERY), this.kept.length - 1), people = Object.fromEntries(Object.keys(this.requests).map((n) => [n, this.kept[from][n] ?? NOT_HERE]));
     for (let i = from * EVERY; i <= at; i++) step(people, this.events[i]);
     const now = this.events[at].tokens;
     for (const n in people) if (people[n].doing && !(n in now)) people[n] = { ...people[n], doing: 0 };

@@ -66,7 +66,7 @@ function render({ data: recorded, el, lm }) {
     rows.clear();
     cells = [];
     know();
-    data.seats ??= Math.max(...data.events.map((e) => e.running));
+    data.sequences ??= Math.max(...data.events.map((e) => e.running));
     follower = books;
     budgetSays.textContent = data.guessed ? `who has how much of ${data.budget} tokens, the most in any step` : `who has how much of the budget of ${data.budget} tokens`;
     blocksSay.textContent = `${data.num_blocks} blocks${data.block_size ? ` of ${data.block_size} tokens` : ""}, by whose table they are in`;

@@ -12,7 +12,7 @@ function stepSeconds(cost, { tokens, requests, context, pairs }) {
 
 // traffic: [{ arrival, prompt, answer }] by arrival. Returns { records (in the order in which they finished, with the times
 // of their tokens), steps: [{ begin, seconds, waiting, usage }], preemptions }.
-export function simulate(traffic, { seats, budget, blocks }, cost) {
+export function simulate(traffic, { sequences, budget, blocks }, cost) {
   const run = { records: [], steps: [], preemptions: 0 }, waiting = [];
   let running = [], free = blocks - 1, now = 0;  // block 0 is the null block
   const blocksFor = (tokens) => Math.ceil(tokens / PLACES), sizeOf = (r) => r.prompt + r.times.length;
@@ -48,8 +48,8 @@ export function simulate(traffic, { seats, budget, blocks }, cost) {
       if (victim === request) return plan;
       take(request, n);
     }
-    // 2. If none was preempted, waiting requests are admitted: with a seat, and with blocks for all of their tokens.
-    while (!preempted && waiting.length && left > 0 && running.length < seats && blocksFor(sizeOf(waiting[0])) <= free) {
+    // 2. If none was preempted, waiting requests are admitted: within max_num_seqs, and with blocks for all of their tokens.
+    while (!preempted && waiting.length && left > 0 && running.length < sequences && blocksFor(sizeOf(waiting[0])) <= free) {
       const request = waiting.shift();
       running.push(request);
       take(request, Math.min(sizeOf(request), left));
