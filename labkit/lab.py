@@ -142,7 +142,7 @@ class Lab:
         p = Prediction(
             claim, question, predicted, measured, source_says, unit, tolerance, kind, note, between=between
         )
-        if self.args.predict:
+        if self.args.predict and not many_or_ids(p):
             self._ask(p, choices)
         self._keep(p)
         return p
@@ -169,7 +169,7 @@ class Lab:
             if not text.strip():
                 return
             try:
-                p.guess = parse_guess(text, p.measured)
+                p.guess = parse_guess(text, p.measured, p.unit)
             except ValueError as error:
                 self.console.print(f"  {escape(str(error))}, try again", style="yellow")
                 continue
@@ -321,6 +321,11 @@ class Lab:
                 f"[red]These must hold on every machine, and did not: {escape(names)}[/]", highlight=False
             )
         return 1 if failed else 0
+
+
+def many_or_ids(p: Prediction) -> bool:
+    """Whether an answer cannot be reasoned out: an id, or more than three values at once."""
+    return p.unit == "ids" or (isinstance(p.measured, (list, tuple)) and len(p.measured) > 3)
 
 
 def _carry_guesses(report: Path, predictions: list[dict[str, Any]]) -> None:

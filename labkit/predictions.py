@@ -91,8 +91,18 @@ def agrees(expected: Any, measured: Any, tolerance: float) -> bool:
     return expected == measured
 
 
-def parse_guess(text: str, measured: Any) -> Any:
+NUMBER = re.compile(r"(-?[\d,]*\.?\d+(?:e[-+]?\d+)?) *([^\d\s]*).*", re.IGNORECASE)
+UNITS = (  # of one kind: a guess may be given in another than was asked for
+    {"": 1, "k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6, "billion": 1e9},
+    {"b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib": 2**10, "mib": 2**20, "gib": 2**30},
+    {"s": 1, "ms": 1e-3, "us": 1e-6, "µs": 1e-6},
+)
+
+
+def parse_guess(text: str, measured: Any, unit: str = "") -> Any:
     """Read what a learner typed as the kind of value that was measured.
+
+    A number may have a factor ("3k", "2 million") or a unit ("30 tokens"); "2 GB" is converted to the `unit` that is asked for.
 
     Raises:
         ValueError: it is not a number where one is needed.
@@ -104,18 +114,18 @@ def parse_guess(text: str, measured: Any) -> Any:
             raise ValueError("answer yes or no")
         return words[text.lower()]
     if isinstance(measured, (int, float)):
-        try:
-            guess = float(text.replace(",", "").replace("_", "").rstrip("%x"))
-        except ValueError:
-            guess = math.nan
+        found = NUMBER.fullmatch(text.replace("_", ""))
+        guess = float(found[1].replace(",", "")) if found else math.nan
         if not math.isfinite(guess):
-            raise ValueError(f"{text!r} is not a number (give it alone, without a unit)")
+            raise ValueError(f"{text!r} is not a number, such as 30, 3k or 2.5 GB")
+        given = found[2].lower()
+        guess *= next((kind[given] / kind.get(unit.lower(), 1) for kind in UNITS if given in kind), 1)
         return int(guess) if guess.is_integer() else guess
     if isinstance(measured, (list, tuple)):
         parts = text.strip("[]()").replace(",", " ").replace("/", " ").split()
         if len(parts) != len(measured):
             raise ValueError(f"{len(measured)} values are asked for, {len(parts)} given")
-        return [parse_guess(part, m) for part, m in zip(parts, measured, strict=True)]
+        return [parse_guess(part, m, unit) for part, m in zip(parts, measured, strict=True)]
     return text.strip("'\"")
 
 

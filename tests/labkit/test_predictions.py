@@ -94,6 +94,9 @@ def test_a_range_is_shown_as_one():
         ("1,500", 3, 1500),
         ("3.1x", 3.0, 3.1),
         ("81%", 81.6, 81),
+        ("30 tokens", 28, 30),
+        ("3k", 2900, 3000),
+        ("2 million", 5, 2_000_000),
         ("yes", True, True),
         ("n", True, False),
         ("403, 6667", [403, 6668], [403, 6667]),
@@ -103,6 +106,11 @@ def test_a_range_is_shown_as_one():
 )
 def test_parse_guess(text, measured, guess):
     assert parse_guess(text, measured) == guess
+
+
+def test_a_guess_in_another_unit_is_converted():
+    assert parse_guess("2048 MiB", 2.5, "GiB") == 2 and parse_guess("0.03 s", 25.0, "ms") == pytest.approx(30)
+    assert parse_guess("2", 2.5, "GB") == 2
 
 
 @pytest.mark.parametrize(("text", "measured"), [("many", 3), ("perhaps", True), ("1 2", [1, 2, 3])])

@@ -57,7 +57,9 @@ def test_the_curve_over_load_is_that_of_the_simulator(piece_on):
         told = [float(shown(row, name)) for name in ("ttft50", "ttft95", "itl95")]
         assert told == pytest.approx([wanted.ttft.p50, wanted.ttft.p95, 1e3 * wanted.itl.p95], abs=0.06)
         assert shown(row, "good") == f"{100 * wanted.good_share:.0f}%"
-    assert "The saturation point is near" in shown(piece, "says") and piece.locator("tr.saturation").count() == 1
+    assert (
+        "The saturation point is near" in shown(piece, "says") and piece.locator("tr.saturation").count() == 1
+    )
 
 
 FELT = """async ([load, name, pattern, limits]) => {

@@ -45,13 +45,11 @@ def check_equal(
 
     assert one.preemptions and one.cached
     assert (many.tokens, many.steps, many.preemptions) == (one.tokens, one.steps, one.preemptions)
+    error = (
+        1e-12 if dtype == "float64" else 1e-5
+    )  # each process chooses its matrix multiplications, so sums round differently
     for expected, found in zip(one.scores, many.scores, strict=True):
-        if t == 1:
-            assert torch.equal(found, expected)
-        elif dtype == "float64":
-            torch.testing.assert_close(found, expected, rtol=0, atol=1e-12 * expected.abs().max().item())
-        else:
-            torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
+        torch.testing.assert_close(found, expected, rtol=0, atol=error * expected.abs().max().item())
 
     # Each rank has read its share of the file, and nothing else.
     config, width = read_config(folder), 8 if dtype == "float64" else 4
