@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Compiled files are kept, whatever the environment says: each test process would compile all tests anew, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: course test proof fuzz variants setup lock wheels notebooks companions student online figures web clean
+.PHONY: course test proof fuzz variants setup lock wheels notebooks companions student online figures ledger web clean
 .DEFAULT_GOAL := course
 
 # Run the core scripts of the course in their quick form; ends with many users streaming and the ledger of claims.
@@ -50,6 +50,11 @@ figures: setup
 	$(BIN)/lab run 3 --figures phase3_paged_attention/figures
 	$(BIN)/lab run 4 --figures phase4_scheduler/figures
 	$(BIN)/lab run 5 --figures phase5_real_gpu/figures
+
+# Make a run of all scripts on this machine, while it is quiet, the reference run of the ledger.
+ledger: setup
+	$(BIN)/lab run
+	$(BIN)/python -m labkit.claims
 
 # Build the course as a web page: static files in web/build/site. `lab web` shows it.
 web: setup

@@ -1,16 +1,21 @@
 """The claims of the source articles that the course checks, and the ledger of verdicts.
 
 Each script puts its measurements beside the claims (see `labkit/lab.py`) and leaves a report in
-`outputs/reports/`. The ledger gathers them.
+`outputs/reports/`. The ledger gathers them, beside those of one committed run (`reference_run.json`).
 
 The sources are in SOURCES, by the letter that each claim names.
 """
 
+import json
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
+from typing import Any
 
-from labkit.predictions import Prediction
+from labkit.predictions import Prediction, show_value
 from labkit.reports import all_predictions
+
+REFERENCE_RUN = Path(__file__).with_name("reference_run.json")
 
 
 @dataclass(frozen=True)
@@ -131,3 +136,30 @@ def verdict_of(predictions: list[Prediction]) -> str:
     if not predictions:
         return "not run yet"
     return max((p.verdict for p in predictions), key=GRAVITY.index)
+
+
+def values_of(predictions: list[Prediction]) -> str:
+    """The measurements of a claim, for people."""
+    return "; ".join(show_value(p.measured, p.unit) for p in predictions if not p.needs)
+
+
+def reference_run() -> dict[str, Any]:
+    """The committed run: `machine`, `when`, and `claims`: verdict and values by claim id."""
+    return json.loads(REFERENCE_RUN.read_text(encoding="utf-8"))
+
+
+def write_reference_run() -> None:
+    """Make the reports in the outputs folder the reference run."""
+    from labkit.machine import environment
+
+    here = environment()
+    gpu = f", {here['gpu']['name']}" if here["gpu"] else ", no GPU"
+    machine = f"{here['cpu']}, {here['cores']} cores{gpu}, torch {here['packages']['torch']}"
+    found, _ = measured_claims()
+    claims = {name: [verdict_of(ps), values_of(ps)] for name, ps in found.items() if name in SOURCE_OF}
+    document = {"machine": machine, "when": here["when"][:10], "claims": claims}
+    REFERENCE_RUN.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_reference_run()

@@ -16,14 +16,13 @@ from rich.console import Console
 from rich.table import Table
 
 from labkit.catalog import LEVELS, SCRIPTS, Level, first_line, is_script, select
-from labkit.claims import CLAIMS, SOURCES, measured_claims, verdict_of
+from labkit.claims import CLAIMS, SOURCES, measured_claims, reference_run, values_of, verdict_of
 from labkit.course import run_script, take_course
 from labkit.errors import LabError
 from labkit.foreign import visible
 from labkit.interrupts import STOPPED, in_its_own_process, is_a_program
 from labkit.options import OPTIONS, SHARED_BY_ALL, Parser
 from labkit.paths import ROOT
-from labkit.predictions import show_value
 from labkit.terminal import READER_LEFT, Page, escape, run
 
 COLOURS = {"reproduced": "green", "corrected": "magenta", "not run yet": "dim"}
@@ -126,28 +125,34 @@ def refuse_unknown(scripts: list[Path], passed_on: list[str]) -> None:
 
 
 def show_claims(console: Console) -> int:
-    """The ledger: each claim of the source articles, and what was found here."""
+    """The ledger: each claim of the source articles, and what was found in the reference run and here."""
     found, problems = measured_claims()
+    reference = reference_run()
     counts: Counter[str] = Counter()
     for phase, claims in CLAIMS.items():
         table = titled(phase, width=console.width, show_lines=False)
         table.add_column("claim", no_wrap=True)
-        table.add_column("what the source says, and what was measured here", ratio=1)
+        table.add_column("what the source says; the reference run's verdict and yours", ratio=1)
         for claim in claims:
             predictions = found.get(claim.id, [])
-            verdict = verdict_of(predictions)
-            counts[verdict] += 1
-            values = "; ".join(show_value(p.measured, p.unit) for p in predictions if not p.needs)
-            colour = COLOURS.get(verdict, "yellow")
-            found_here = f"\n[bold]{escape(visible(values, 300))}[/]" if values else ""
-            table.add_row(
-                f"{claim.id}\n[{colour}]{verdict}[/]",
-                f"[dim]{claim.source}:[/] {escape(claim.says)}{found_here}",
-            )
+            mine = (verdict_of(predictions), values_of(predictions))
+            counts[mine[0]] += 1
+            lines = [f"[dim]{claim.source}:[/] {escape(claim.says)}"]
+            for whose, (verdict, values) in (
+                ("reference", reference["claims"].get(claim.id, ("not run yet", ""))),
+                ("yours", mine),
+            ):
+                colour = COLOURS.get(verdict, "yellow")
+                told = f" [bold]{escape(visible(values, 300))}[/]" if values else ""
+                lines.append(f"{whose}: [{colour}]{verdict}[/]{told}")
+            table.add_row(claim.id, "\n".join(lines))
         console.print(table)
+    console.print(f"Reference run: {escape(reference['machine'])}, {reference['when']}.", highlight=False)
     for line in problems:
         console.print(f"[yellow]{escape(line)}[/]", highlight=False, soft_wrap=True)
-    console.print(" · ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items())), highlight=False)
+    console.print(
+        "Yours: " + " · ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items())), highlight=False
+    )
     titles = " ".join(f"{letter}: {escape(title)}." for letter, title in SOURCES.items())
     console.print(
         f"[dim]{titles} Reproduced: agrees within the script's tolerance. A corrected figure is "

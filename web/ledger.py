@@ -3,8 +3,7 @@
 import html
 
 from labkit.catalog import SCRIPTS
-from labkit.claims import CLAIMS, SOURCES, measured_claims, verdict_of
-from labkit.predictions import show_value
+from labkit.claims import CLAIMS, SOURCES, reference_run
 
 INTRODUCTION = """# The ledger of claims
 
@@ -16,17 +15,12 @@ a time that depends on the machine. `lab claims` shows the same for your machine
 
 def ledger_page() -> str:
     """Markdown."""
-    found, _ = measured_claims()
-    lines = [INTRODUCTION, *(f"- {letter}: {title}" for letter, title in SOURCES.items())]
+    run = reference_run()
+    lines = [INTRODUCTION, f"Measured on {run['machine']}, {run['when']}.\n"]
+    lines += [f"- {letter}: {title}" for letter, title in SOURCES.items()]
     for number, phase in enumerate(SCRIPTS, 1):
-        lines += [
-            f"\n## Phase {number}\n",
-            "| claim | source | verdict | measured here |",
-            "|---|---|---|---|",
-        ]
+        lines += [f"\n## Phase {number}\n", "| claim | source | verdict | measured |", "|---|---|---|---|"]
         for claim in CLAIMS[phase]:
-            predictions = found.get(claim.id, [])
-            values = "; ".join(show_value(p.measured, p.unit) for p in predictions if not p.needs)
-            cells = (claim.says, claim.source, verdict_of(predictions), values)
+            cells = (claim.says, claim.source, *run["claims"].get(claim.id, ("not measured", "")))
             lines.append("| " + " | ".join(html.escape(cell).replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)

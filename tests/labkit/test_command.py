@@ -11,7 +11,7 @@ import tiktoken.registry
 import torch
 
 from labkit import catalog, command, doctor, models
-from labkit.claims import CLAIMS, measured_claims, verdict_of
+from labkit.claims import CLAIMS, measured_claims, reference_run, verdict_of
 from labkit.errors import LabError
 from labkit.models import embedded_models, find_model, has_gpt2_vocabulary
 from labkit.paths import ROOT, outputs
@@ -153,9 +153,9 @@ def test_the_gravest_verdict_stands():
     assert verdict_of([good, missed]) == "differs here" and verdict_of([missed, bad]) == "corrected"
 
 
-def test_claim_ids_are_unique():
+def test_the_reference_run_has_a_verdict_on_each_claim():
     ids = [c.id for claims in CLAIMS.values() for c in claims]
-    assert len(ids) == len(set(ids))
+    assert len(ids) == len(set(ids)) and set(reference_run()["claims"]) == set(ids)
 
 
 def test_doctor_says_what_runs_here(capsys):
