@@ -58,7 +58,7 @@ def write_texts(source: Path) -> dict[str, str]:
     shown: set[str] = set()
     while remaining := [path for path in linker.files if path not in shown]:
         for path in remaining:  # a Markdown file among them may link to more
-            write(page_of_file(path), "---\norphan: true\n---\n\n" + file_page(linker, path))
+            write(page_of_file(path), "---\norphan: true\nnosearch: true\n---\n\n" + file_page(linker, path))
         shown |= {*remaining}
     return linker.copies
 

@@ -1,5 +1,16 @@
 """What Sphinx is told: Markdown in, our own theme around it, nothing from other hosts. `web/build.py` runs it."""
 
+from importlib.resources import files
+
+BASIC = files("sphinx") / "themes" / "basic" / "static"  # Sphinx's search, for a theme that inherits none
+SEARCH = (
+    "documentation_options.js.jinja",
+    "language_data.js.jinja",
+    "doctools.js",
+    "sphinx_highlight.js",
+    "searchtools.js",
+)
+
 project = "Inference Lab"
 extensions = ["myst_parser", "web.extension"]
 source_suffix = {".md": "markdown"}
@@ -16,3 +27,5 @@ html_copy_source = False
 html_show_sourcelink = False
 html_use_index = False
 smartquotes = False
+html_static_path = [str(BASIC / name) for name in SEARCH]
+html_additional_pages = {"404": "404.html"}

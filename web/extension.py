@@ -2,6 +2,7 @@
 
 import html
 import re
+import textwrap
 from functools import cache
 from typing import Any
 
@@ -151,6 +152,12 @@ def add_context(
         texts = [t for t in doctree.findall(nodes.Text) if not isinstance(t.parent, nodes.raw)]
         words = sum(len(text.split()) for text in texts)
         context["minutes"] = max(1, round(words / WORDS_A_MINUTE))
+        paragraphs = (p.astext() for p in doctree.findall(nodes.paragraph) if not any(p.findall(nodes.image)))
+        context["description"] = textwrap.shorten(
+            next((t for t in paragraphs if len(t) > 60 and not t.startswith("Level:")), ""),
+            200,
+            placeholder=" ...",
+        )
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -159,7 +166,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("web_ambiguous", contents.ambiguous, "env")
     app.add_directive("piece", PieceDirective)
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
-    app.connect("builder-inited", lambda app: setattr(app.builder, "search", False))
     app.connect("doctree-read", mark_terms)
     app.connect("doctree-read", frame_what_is_wide)
     app.connect("doctree-read", check_pictures)

@@ -11,7 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from web.texts import read_contents
 
 SECTIONS = [section.name for section in read_contents().sections]
-PAGES = ["index", *SECTIONS, "recap", "further-reading", "ledger", "glossary"]
+PAGES = ["index", *SECTIONS, "recap", "further-reading", "ledger", "glossary", "search", "404"]
 MOST_BYTES = 500_000
 
 
@@ -141,6 +141,13 @@ def test_the_whole_page_by_keyboard(open_page):
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "text"
+
+
+def test_the_search_finds_the_section(open_page, address):
+    page = open_page(None)
+    page.goto(f"{address}search.html?q=hash+chain")
+    page.get_by_role("link", name="Prefix caching").last.wait_for()
+    assert page.locator("#search-results li").count() < 20  # sections, not files of code
 
 
 def test_light_and_dark_are_the_readers_choice_and_stay(open_page):
