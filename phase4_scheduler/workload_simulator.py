@@ -40,7 +40,7 @@ def story(lab: Lab) -> None:
     most = chapters.per_pattern(lab, server)
     under_load.virtual_run(lab, server, trace, most)
     under_load.load_sweep(lab, server, most)
-    under_load.long_prompt(lab, server, engines)
+    under_load.long_prompt(lab, server)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

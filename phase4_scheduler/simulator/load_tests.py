@@ -117,19 +117,6 @@ def usage_at(run: Run, time: float) -> float:
     return run.usage[i] if i >= 0 and time <= run.times[i] + run.durations[i] else 0.0
 
 
-def doubling_usage(points: Sequence[LoadPoint]) -> float | None:
-    """Mean KV usage at which the p95 of TTFT is twice that of the lightest load; None if it never is.
-
-    Between two measured loads: on the straight line through the logarithms of TTFT.
-    """
-    limit = 2 * points[0].latency.ttft.p95
-    for a, b in zip(points, points[1:]):
-        low, high = a.latency.ttft.p95, b.latency.ttft.p95
-        if low < limit <= high:
-            return a.usage + (b.usage - a.usage) * math.log(limit / low) / math.log(high / low)
-    return None
-
-
 def ttft_by_usage(points: Sequence[LoadPoint], width: float = 0.05) -> list[tuple[float, float, int]]:
     """(lower end of a bin of KV usage, p95 of the TTFT of requests that arrived then, how many they were)."""
     bins: dict[int, list[float]] = defaultdict(list)
@@ -149,29 +136,6 @@ def alarming_usage(bins: Sequence[tuple[float, float, int]]) -> float | None:
         return None
     bad = itertools.takewhile(lambda bin: bin[1] >= 2 * np.median(calm), reversed(bins))
     return min((usage for usage, _, _ in bad), default=None)
-
-
-def predicted_usage(traffic: Sequence[TrafficRequest], cache_tokens: int) -> tuple[float, float]:
-    """KV usage from which on the longest prompt has to wait, and the mean usage at which that is so for 5%
-    of the time, if requests come independently of each other.
-
-    Then the number of requests in the cache is Poisson distributed, and a random one of them holds s tokens.
-    What they hold together has the mean u and the variance u c, both as shares of the cache, with
-    c = E[s^2] / (E[s] x cache). It is above a limit for 5% of the time if u + 1.645 sqrt(u c) = limit.
-
-    A request holds its prompt from the beginning and its answer in the end, and it stays as long as its
-    answer is long; so E[s] weighs requests with their OSL.
-
-    Source: the compound Poisson process; any text on M/G/infinity queues.
-    """
-    isl = np.array([r.prompt_tokens for r in traffic], dtype=float)
-    osl = np.array([r.output_tokens for r in traffic], dtype=float)
-    limit = max(0.0, 1 - float(isl.max()) / cache_tokens)
-    mean = (osl * (isl + osl / 2)).sum() / osl.sum()
-    square = (osl * (isl**2 + isl * osl + osl**2 / 3)).sum() / osl.sum()
-    swing = 1.645 * math.sqrt(square / mean / cache_tokens)
-    root = (math.sqrt(swing**2 + 4 * limit) - swing) / 2  # solves u + swing sqrt(u) = limit for sqrt(u)
-    return limit, float(root * root)
 
 
 # ---------------------------------------------------------------------- one long prompt among many

@@ -26,26 +26,21 @@ def serve(
     engine: LLMEngine,
     requests: Sequence[TrafficRequest],
     prompts: PromptMaker,
-    is_due: Callable[[TrafficRequest, float, int], bool] = lambda request, now, step: request.arrival <= now,
 ) -> Iterator[RequestRecord]:
     """Send requests to an engine when they are due, and yield each as it is finished.
 
     Times are in seconds after the call. A request counts as arrived when it was due, even if the engine was
     in the middle of a step then.
-
-    Args:
-        is_due: of the next request, the seconds since the call, and the steps so far.
     """
     made = [prompts.prompt(r, i) for i, r in enumerate(requests)]  # before the clock starts
-    arrived: list[TrafficRequest] = []
-    start, step = time.perf_counter(), 0
-    while (sent := len(arrived)) < len(requests) or engine.has_unfinished_requests:
+    sent = 0
+    start = time.perf_counter()
+    while sent < len(requests) or engine.has_unfinished_requests:
         now = time.perf_counter() - start
-        if sent < len(requests) and is_due(request := requests[sent], now, step):
-            arrived.append(replace(request, arrival=min(request.arrival, now)))
+        if sent < len(requests) and (request := requests[sent]).arrival <= now:
             params = SamplingParams(temperature=0, max_tokens=request.output_tokens, ignore_eos=True)
-            arrival = start + arrived[-1].arrival
-            engine.add_request(str(sent), made[sent], params, request.priority, arrival)
+            engine.add_request(str(sent), made[sent], params, request.priority, start + request.arrival)
+            sent += 1
             continue
         if not engine.has_unfinished_requests:
             time.sleep(max(0.0, requests[sent].arrival - now))
@@ -54,19 +49,7 @@ def serve(
             if output.error:
                 raise LabError(f"the engine gave up on a request: {output.error}")
             if output.finished:
-                yield RequestRecord.of(arrived[int(output.request_id)], output.metrics, start)
-        step += 1
-
-
-def interrupt(
-    engine: LLMEngine, requests: Sequence[TrafficRequest], steps: int, prompts: PromptMaker
-) -> list[RequestRecord]:
-    """Requests that arrive at 0 run for some steps, then those come that arrive at infinity.
-
-    Counted in steps, not by the clock, so that it is the same experiment on a slow machine.
-    """
-    due = lambda request, now, step: request.arrival < math.inf or step > steps  # noqa: E731
-    return list(serve(engine, requests, prompts, due))
+                yield RequestRecord.of(requests[int(output.request_id)], output.metrics, start)
 
 
 def warm_up(engine: LLMEngine, requests: Sequence[TrafficRequest], prompts: PromptMaker) -> None:

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
-from phase2_attention_kvcache.model import SampledTokens, SamplingParams
+from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.simulator.cost_model import CostModel
 from phase4_scheduler.simulator.step_size import StepSize
@@ -22,13 +20,11 @@ class Window:
     Attributes:
         tokens: that these steps brought, of all requests. seconds: of each step.
         accepted: by position, the share of the drafts that were accepted there; empty without drafts.
-        draft_share: share of the requests' steps that had drafts: a proposer may have none.
     """
 
     tokens: int = 0
     seconds: list[float] = field(default_factory=list)
     accepted: list[float] = field(default_factory=list)
-    draft_share: float = 0.0
 
     @property
     def step_seconds(self) -> float:
@@ -89,7 +85,6 @@ def decode_in_turn(
         )
         if drafts:
             windows[name].accepted = [count / drafts for count in accepted]
-            windows[name].draft_share = drafts / (turns * (1 + TURN) * len(prompts))
     return windows
 
 
@@ -161,30 +156,3 @@ class AlwaysProposes:
 
     def propose(self, token_ids: Sequence[int], num_drafts: int) -> Sequence[int]:
         return self._token_ids[:num_drafts]
-
-
-class ReadAloud:
-    """A sampler that writes given texts, whatever the logits say.
-
-    For a model with random weights: it computes all that a real one does, and its own words would mean nothing. What
-    is drafted from a real text is then accepted as often as a model that knows the text would accept it.
-
-    Args:
-        answers: by the prompt's tokens, the tokens to write.
-    """
-
-    def __init__(self, answers: dict[tuple[int, ...], list[int]]) -> None:
-        self._answers = answers
-
-    def sample(
-        self,
-        logits: torch.Tensor,
-        params: Sequence[SamplingParams],
-        prompt_ids: Sequence[Sequence[int]],
-        output_ids: Sequence[Sequence[int]],
-        generators: Sequence[torch.Generator | None],
-    ) -> SampledTokens:
-        logits.argmax(-1)  # what a greedy sampler would do, and wait for
-        answers = [self._answers[tuple(prompt)] for prompt in prompt_ids]
-        tokens = [answer[len(done) % len(answer)] for answer, done in zip(answers, output_ids, strict=True)]
-        return SampledTokens(tokens, [None] * len(tokens))

@@ -10,7 +10,7 @@ from labkit.errors import LabError
 from labkit.lab import Lab
 from phase3_paged_attention.traffic import PATTERNS
 from phase4_scheduler.engine import EngineConfig, LLMEngine, SchedulerConfig
-from phase4_scheduler.simulator.clusters import find_clusters
+from phase4_scheduler.simulator.clusters import count_clusters, silhouettes
 from phase4_scheduler.simulator.cost_model import TERMS, CostModel, FittedCost
 from phase4_scheduler.simulator.kernel_table import KernelTable
 from phase4_scheduler.simulator.latency import summarise
@@ -81,22 +81,23 @@ def three_patterns(lab: Lab) -> None:
     )
     mixed = draw_traffic("mixed", n, 1.0, seed=lab.seed)
     recorded = RECORDED["rtx4090"].requests()
-    found = tuple(
-        find_clusters(np.log([[r.prompt_tokens, r.output_tokens] for r in requests]), seed=lab.seed)
+    found = [
+        silhouettes(np.log([[r.prompt_tokens, r.output_tokens] for r in requests]), seed=lab.seed)
         for requests in (mixed, recorded)
-    )
-    tried = ", ".join(f"{k}: {score:.2f}" for k, score in found[1].silhouettes.items())
+    ]
+    drawn, seen = map(count_clusters, found)
+    tried = ", ".join(f"{k}: {score:.2f}" for k, score in found[1].items())
     lab.predict(
         claim="histogram-clusters",
         question=f"clusters in the lengths of {len(recorded)} recorded requests (ShareGPT)",
         predicted=2,
-        measured=len(found[1].centres),
+        measured=seen,
         source_says=3,
-        note=f"Lengths drawn from three ranges form {len(found[0].centres)} clusters by construction. For the recorded ones the "
+        note=f"Lengths drawn from three ranges form {drawn} clusters by construction. For the recorded ones the "
         f"silhouette, 1 at best, is by number of clusters: {tried}. Below 0.5 there are none: two are a weak structure.",
     )
-    lab.record(clusters=dict(drawn=len(found[0].centres), recorded=found[1].silhouettes))
-    lab.figure(draw_clusters(mixed, recorded, found), "traffic_clusters")
+    lab.record(clusters=dict(drawn=drawn, recorded=found[1]))
+    lab.figure(draw_clusters(mixed, recorded, (drawn, seen), max(found[1].values())), "traffic_clusters")
 
 
 def the_clock(lab: Lab, engines: Engines) -> FittedCost:

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from labkit.figures import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, new_figure, plain_numbers
-from phase4_scheduler.simulator.clusters import WORTH_THE_NAME, Clusters
+from phase4_scheduler.simulator.clusters import NO_CLUSTERS
 from phase4_scheduler.simulator.load_tests import LoadPoint, Stall
 from phase4_scheduler.simulator.traffic import TrafficRequest
 
@@ -14,32 +14,27 @@ KIND_COLOURS = {"summarisation": BLUE, "chat": ORANGE, "code": GREEN}
 
 
 def draw_clusters(
-    drawn: Sequence[TrafficRequest], recorded: Sequence[TrafficRequest], found: tuple[Clusters, Clusters]
+    drawn: Sequence[TrafficRequest], recorded: Sequence[TrafficRequest], counts: Sequence[int], best: float
 ) -> Figure:
-    """Lengths of drawn and of recorded requests, with the centres of the clusters that were found in each."""
-    counts = [len(clusters.centres) for clusters in found]
+    """Lengths of drawn and of recorded requests. `best`: the highest silhouette of the recorded ones."""
     seen = f"{counts[1]} clusters" if counts[1] > 1 else "no clusters"
     fig, axes = new_figure(
         f"Drawn traffic shows the {counts[0]} ranges it is drawn from; recorded requests form {seen}",
-        f"k-means on log lengths; mean silhouette {found[0].silhouettes.get(counts[0], 0):.2f} and "
-        f"{max(found[1].silhouettes.values()):.2f} (below {WORTH_THE_NAME}: no clusters)",
+        f"k-means on log lengths; mean silhouette of the recorded requests {best:.2f} (below {NO_CLUSTERS}: no clusters)",
         panels=2,
         size=(11.0, 4.8),
     )
     titles = (f"{len(drawn):,} drawn requests", f"{len(recorded):,} recorded requests (ShareGPT)")
-    for ax, requests, clusters, title in zip(axes, (drawn, recorded), found, titles, strict=True):
+    for ax, requests, title in zip(axes, (drawn, recorded), titles, strict=True):
         for kind in sorted({r.kind for r in requests} & set(KIND_COLOURS)) or [""]:
-            of_kind = [r for r in requests if r.kind == kind] or requests
+            of_kind = [r for r in requests if kind in ("", r.kind)]
             lengths = ([r.prompt_tokens for r in of_kind], [r.output_tokens for r in of_kind])
-            colour, label = KIND_COLOURS.get(kind, GREY), kind or "requests"
-            ax.plot(*lengths, ".", color=colour, alpha=0.35, markersize=4, label=label)
-        centres = np.exp(clusters.centres)
-        ax.plot(centres[:, 0], centres[:, 1], "X", color=INK, markersize=11, label="cluster centre")
+            colour = KIND_COLOURS.get(kind, GREY)
+            ax.plot(*lengths, ".", color=colour, alpha=0.35, markersize=4, label=kind or "requests")
         ax.set(xlabel="ISL, prompt tokens", ylabel="OSL, answer tokens", xscale="log", yscale="log")
         ax.set_title(title, loc="left", fontsize=10)
         plain_numbers(ax)
-        for handle in ax.legend(loc="best", fontsize=9).legend_handles:
-            handle.set(alpha=1, markersize=7)
+        ax.legend(loc="best", fontsize=9)
     axes[1].set(xlim=axes[0].get_xlim(), ylim=axes[0].get_ylim())
     return fig
 
@@ -47,13 +42,10 @@ def draw_clusters(
 Bins = Sequence[tuple[float, float, int]]  # see `ttft_by_usage`
 
 
-def draw_load(
-    points: Sequence[LoadPoint], bins: Bins, doubled: float | None, alarm: float | None, server: str
-) -> Figure:
+def draw_load(points: Sequence[LoadPoint], bins: Bins, alarm: float | None, server: str) -> Figure:
     """Latency against load, KV usage and preemptions against load, TTFT against KV usage on arrival."""
-    where = f"at {doubled:.0%} mean KV usage" if doubled else "not within these loads"
     fig, (left, middle, right) = new_figure(
-        f"TTFT p95 doubles {where}: the mean hides the moments when the cache is full",
+        "TTFT rises while the mean KV usage still looks low: the cache is full at the moments when requests come",
         server,
         panels=3,
         size=(14.2, 4.6),
@@ -77,9 +69,6 @@ def draw_load(
     middle.set(
         xlabel="requests per second", ylabel="share, or number per request", ylim=(0, None), xlim=(0, None)
     )
-    if doubled:
-        middle.axhline(doubled, color=INK, linestyle="--", linewidth=1.2)
-        middle.text(0, doubled - 0.05, " KV usage where TTFT p95 has doubled", color=INK, fontsize=9)
     middle.legend(loc="upper left")
 
     usage, ttft = [u for u, _, _ in bins], [t for _, t, _ in bins]
@@ -94,30 +83,26 @@ def draw_load(
     return fig
 
 
-def draw_stalls(panels: Sequence[tuple[str, Stall, Stall]]) -> Figure:
-    """For each place (virtual, real): gaps between tokens of the others, prompt whole and in pieces."""
-    name, whole, cut = panels[0]
-    fig, axes = new_figure(
+def draw_stalls(whole: Stall, cut: Stall, where: str) -> Figure:
+    """Gaps between tokens of the others: the prompt whole, and in pieces."""
+    fig, (ax,) = new_figure(
         f"One long prompt stops all other requests for {whole.worst:.1f} s; in pieces, for {1000 * cut.worst:.0f} ms",
-        "Each point is a token of a request that was running before: how long after the one before it came",
-        panels=len(panels),
-        size=(6.2 * len(panels) + 0.6, 4.6),
+        f"Each point is a token of a request that was running before. {where}",
+        size=(9.0, 4.6),
     )
-    for ax, (name, whole, cut) in zip(axes, panels, strict=True):
-        for stall, colour, label in ((whole, RED, "prompt at once"), (cut, BLUE, "chunked prefill")):
-            label += f": worst gap {1000 * stall.worst:,.0f} ms; its own TTFT {stall.ttft:.2f} s"
-            points = zip(*((when, 1000 * gap) for when, gap in stall.gaps))
-            ax.plot(*points, "o", color=colour, markersize=4, alpha=0.5, label=label)
-        ax.axhline(1000 * whole.usual, color=GREY, linestyle="--", linewidth=1.2)
-        ax.set(
-            xlabel="seconds after the long prompt arrived", ylabel="gap between tokens, ms", yscale="log",
-            xlim=(0, 2.2 * max(whole.ttft, cut.ttft)),
-        )  # fmt: skip
-        low, high = ax.get_ylim()
-        ax.set_ylim(low, high * 3)  # room for the legend
-        plain_numbers(ax, "y")
-        ax.set_title(name, fontsize=10, loc="left")
-        ax.legend(loc="upper right", fontsize=9)
+    for stall, colour, label in ((whole, RED, "prompt at once"), (cut, BLUE, "chunked prefill")):
+        label += f": worst gap {1000 * stall.worst:,.0f} ms; its own TTFT {stall.ttft:.2f} s"
+        points = zip(*((when, 1000 * gap) for when, gap in stall.gaps))
+        ax.plot(*points, "o", color=colour, markersize=4, alpha=0.5, label=label)
+    ax.axhline(1000 * whole.usual, color=GREY, linestyle="--", linewidth=1.2)
+    ax.set(
+        xlabel="seconds after the long prompt arrived", ylabel="gap between tokens, ms", yscale="log",
+        xlim=(0, 2.2 * max(whole.ttft, cut.ttft)),
+    )  # fmt: skip
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, high * 3)  # room for the legend
+    plain_numbers(ax, "y")
+    ax.legend(loc="upper right", fontsize=9)
     return fig
 
 

@@ -1,6 +1,5 @@
 """workload_simulator.py under load: what users feel, where trouble starts, one long prompt."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +11,10 @@ from labkit.lab import Lab
 from phase4_scheduler.simulator import load_tests
 from phase4_scheduler.simulator.latency import Latency, RequestRecord, little, summarise
 from phase4_scheduler.simulator.load_tests import BLOCK_SIZE, Server, Stall, stall_traffic
-from phase4_scheduler.simulator.real_time import interrupt, warm_up
-from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest, draw_traffic
-from phase4_scheduler.story.simulator_chapters import Engines
+from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
 from phase4_scheduler.story.simulator_figures import draw_load, draw_stalls, draw_timeline
 
 OTHERS, CHUNK = 32, 512  # one long prompt in virtual time: others at work, tokens a step
-REAL_OTHERS, REAL_CHUNK = 8, 64  # the same with the real engine
-# Tokens of the others' prompts; steps before it; measurements.
-REAL_PROMPT, REAL_BEFORE, REAL_ROUNDS = 20, 12, 3
 
 
 def virtual_run(lab: Lab, server: Server, trace: list[TrafficRequest] | None, most: float) -> None:
@@ -105,42 +99,23 @@ def load_sweep(lab: Lab, server: Server, most: float) -> None:
         for load in lab.progress(loads, f"{n} requests at {len(loads)} loads")
     ]
     bins = load_tests.ttft_by_usage(points)
-    doubled, alarm = load_tests.doubling_usage(points), load_tests.alarming_usage(bins)
-    traffic = draw_traffic(a.pattern, 2000, 1.0, seed=lab.seed)
-    longest = -(-max(r.prompt_tokens for r in traffic) // BLOCK_SIZE)
-    limit, mean_limit = load_tests.predicted_usage(traffic, server.cache_tokens)
+    alarm = load_tests.alarming_usage(bins)
+    longest = max(r.prompt_tokens for r in draw_traffic(a.pattern, 2000, 1.0, seed=lab.seed))
     if alarm is not None:
         calm = float(np.median([t for u, t, _ in bins if u < 0.5]))
         worse = next(t for u, t, _ in bins if u >= alarm - 1e-9)
         lab.predict(
             claim="kv-usage-alert",
             question="KV usage at the moment of arrival from which on TTFT (p95) explodes",
-            predicted=round(limit, 2),
+            predicted=round(1 - longest / server.cache_tokens, 2),
             measured=round(alarm, 2),
             source_says=0.9,
             tolerance=0.06,
             kind="timing",
             note=f"Measured in bins of 0.05. Below it the p95 is {calm:.2f} s, from there on {worse:.1f} s. The "
-            f"longest prompt needs {longest} of {server.num_blocks - 1:,} blocks: if less is free, it waits, and "
-            "all behind it.",
+            f"longest prompt needs {-(-longest // BLOCK_SIZE)} of {server.num_blocks - 1:,} blocks: if less is free, it waits, and "
+            "all behind it. An average over minutes has to stay well below what a moment may reach.",
         )
-    if doubled is not None:
-        _, bigger = load_tests.predicted_usage(traffic, 10 * server.cache_tokens)
-        lab.predict(
-            claim="kv-usage-alert",
-            question="mean KV usage at which TTFT (p95) has doubled",
-            predicted=round(mean_limit, 2),
-            measured=round(doubled, 2),
-            source_says=0.9,
-            tolerance=0.15,
-            kind="timing",
-            note="Predicted: the mean at which waves of random arrivals are above that limit for 5% of the time. "
-            "So an average over minutes has to stay well below what a moment may reach. The larger the cache, "
-            f"the smaller the waves: in one ten times as large, {bigger:.2f}.",
-        )
-    else:
-        lab.say("""TTFT did not double within these loads: this cache is large enough for the traffic, or
-            something else (max_num_seqs, arithmetic) limits the server first.""")
     lab.table(
         f"{n} requests ({a.pattern}) at each load",
         ["load", "requests/s", "KV usage, mean", "TTFT p50, s", "TTFT p95, s", "p95 / p50", "ITL p95, s", "preempted per 100"],
@@ -148,15 +123,13 @@ def load_sweep(lab: Lab, server: Server, most: float) -> None:
           p.latency.ttft.p95 / p.latency.ttft.p50, p.latency.itl.p95, p.preemptions] for p in points],
         note="Load 1 is the most that the server gets done. The first fifth of the requests does not count.",
     )  # fmt: skip
-    lab.say("""What it means: keep the average low enough for the waves, and let the alarm look at moments. The
-        last tenth of the cache is where your users queue.""")
-    lab.record(load=[p.to_json() for p in points], doubled_at_usage=doubled, alarm_at_usage=alarm)
+    lab.record(load=[p.to_json() for p in points], alarm_at_usage=alarm)
     subtitle = f"{a.pattern}, {n} requests a load; {server.cost.describe()}"
-    lab.figure(draw_load(points, bins, doubled, alarm, subtitle), "load_knee")
+    lab.figure(draw_load(points, bins, alarm, subtitle), "load_knee")
 
 
-def long_prompt(lab: Lab, server: Server, engines: Engines) -> None:
-    """Part 5: one long prompt among short ones, whole and in pieces, on the clock and in the engine."""
+def long_prompt(lab: Lab, server: Server) -> None:
+    """Part 5: one long prompt among short ones, whole and in pieces."""
     lab.title("One long prompt, and all others")
     isl, osl = 100, 150
     long = min(server.config.max_model_len - 8, 8000)
@@ -181,43 +154,7 @@ def long_prompt(lab: Lab, server: Server, engines: Engines) -> None:
         f"{1000 * whole.usual:.0f} ms. The long prompt's own first token comes after {cut.ttft:.2f} s instead of "
         f"{whole.ttft:.2f}: that is the price.",
     )
-    real_long = min(900, engines.context - 16)
-    real_whole, real_cut = real_stalls(lab, engines, real_long)
-    lab.predict(
-        claim="chunked-prefill",
-        question="the real engine: is the longest gap at most half as long in pieces?",
-        predicted=True,
-        measured=real_cut.worst <= real_whole.worst / 2,
-        kind="timing",
-        note=f"{REAL_OTHERS} users and a prompt of {real_long} tokens on this machine, the middle one of {REAL_ROUNDS} rounds "
-        f"each: {1000 * real_whole.worst:.0f} ms whole, {1000 * real_cut.worst:.0f} ms in pieces of {REAL_CHUNK}, a ratio of "
-        f"{real_whole.worst / real_cut.worst:.1f}. Usual: {1000 * real_whole.usual:.0f} ms.",
-    )
-    named = {"whole": whole, "chunked": cut, "real whole": real_whole, "real chunked": real_cut}
+    named = dict(whole=whole, chunked=cut)
     lab.record(stalls={k: dict(usual=s.usual, worst=s.worst, ttft=s.ttft) for k, s in named.items()})
-    here = f"{OTHERS} users, a prompt of {long:,} tokens, pieces of {CHUNK}; {server.cost.kind} clock"
-    real = f"{REAL_OTHERS} users, {real_long} tokens, pieces of {REAL_CHUNK}; the real engine"
-    lab.figure(draw_stalls([(here, whole, cut), (real, real_whole, real_cut)]), "long_prompt_stall")
-
-
-def real_stalls(lab: Lab, engines: Engines, long: int) -> tuple[Stall, Stall]:
-    """The same with the real engine: `long` prompt tokens among users at work, whole and in pieces.
-
-    In turn, some rounds each, and of each the round with the middle one of the longest gaps: a longest gap is what
-    else happened on the machine, as well.
-    """
-    # They are at work until the long prompt is through.
-    osl = REAL_BEFORE + long // (REAL_CHUNK - REAL_OTHERS) + 4
-    traffic = stall_traffic(REAL_OTHERS, REAL_PROMPT, osl, long, math.inf, 4)
-    rounds: dict[int | None, list[Stall]] = {None: [], REAL_CHUNK: []}
-    for chunk in list(rounds) * REAL_ROUNDS:
-        budget = dict(max_num_batched_tokens=chunk or 2 * long, chunked_prefill=chunk is not None)
-        engine = engines(max_num_seqs=REAL_OTHERS + 1, **budget)
-        prompts = PromptMaker(engine.model.config.vocab_size, lab.seed)
-        warm_up(engine, traffic, prompts)
-        records = interrupt(engine, traffic, REAL_BEFORE, prompts)
-        rounds[chunk].append(Stall.of(records))
-    whole, cut = (
-        sorted(stalls, key=lambda stall: stall.worst)[REAL_ROUNDS // 2] for stalls in rounds.values()
-    )
-    return whole, cut
+    where = f"{OTHERS} users, a prompt of {long:,} tokens, pieces of {CHUNK}; {server.cost.kind} clock"
+    lab.figure(draw_stalls(whole, cut, where), "long_prompt_stall")

@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 from labkit.figures import BLUE, GREEN, MUTED, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase2_attention_kvcache.model import GPT2_124M, SamplingParams, Transformer
+from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase4_scheduler.engine.build import load_model, load_tokenizer
 from phase4_scheduler.features.speculation.proposers import Proposer
@@ -19,7 +19,6 @@ from phase4_scheduler.features.speculation.rejection_sampler import verify_draft
 from phase4_scheduler.simulator.named_costs import find_cost
 from phase4_scheduler.simulator.speculative_runs import (
     AlwaysProposes,
-    ReadAloud,
     Window,
     computed_speedup,
     decode_in_turn,
@@ -204,54 +203,6 @@ def four_for_one(lab: Lab) -> None:
         note="""Greedy drafts are the default of vLLM. For sampled answers they are accepted only if the model happens to sample the
             likeliest token. Sampled drafts are accepted as often as the two distributions overlap: sum of min(p, q).""",
     )
-
-
-def copying(lab: Lab) -> None:
-    """A model that repeats a text with small changes: what prompt lookup was made for."""
-    steps = 8 if lab.quick else 30
-    text = " ".join(BEGINNINGS.values())
-    prompt = load_tokenizer("tales").encode(text)
-    # Every 25th token is another one.
-    answer = [4000 + i if i % 25 == 24 else token for i, token in enumerate(prompt)]
-    lab.title("Copying, at GPT-2's size")
-    lab.say("""A model is asked to repeat a text with a word changed here and there. The weights are random, so a sampler
-        reads the answer out (`ReadAloud`): each step computes all that GPT-2 would.""")
-    model = Transformer.random(GPT2_124M, lab.args.dtype, lab.device, lab.seed)
-    wrong = AlwaysProposes(*[model.config.vocab_size - 1] * 4)
-    engines = {}
-    for name, config, proposer in (
-        ("none", None, None),
-        ("verifying", dict(method="custom", num_speculative_tokens=4), wrong),
-        ("n-gram", NGRAM | dict(num_speculative_tokens=4), None),
-    ):
-        engines[name] = LLMEngine(
-            model,
-            None,
-            EngineConfig(max_num_seqs=1, num_blocks=64),
-            speculative_config=config,
-            proposer=proposer,
-        )
-        engines[name].core.runner.sampler = ReadAloud({tuple(prompt): answer})
-    greedy = SamplingParams(temperature=0, max_tokens=600, ignore_eos=True)
-    windows = decode_in_turn(engines, [prompt], greedy, steps, warm_up=6)
-    cost = {name: w.step_seconds for name, w in windows.items()}
-    rate = {name: w.tokens / sum(w.seconds) for name, w in windows.items()}
-    drafted = windows["n-gram"]
-    share = drafted.draft_share  # just behind a change there is nothing to copy: a step without drafts
-    tokens = 1 + share * (expected_tokens(drafted.accepted, 4) - 1)
-    seconds = share * cost["verifying"] + (1 - share) * cost["none"]
-    predicted = expected_speedup(tokens, cost["none"], seconds)
-    lab.predict(
-        claim="spec-copying",
-        question="speed-up from copied drafts, worked out from acceptance and step costs",
-        predicted=predicted,
-        measured=rate["n-gram"] / rate["none"],
-        tolerance=0.3,
-        unit="x",
-        kind="timing",
-        note=f"""A step brings {drafted.tokens_per_step:.2f} tokens and costs {seconds / cost["none"]:.2f} times as much.""",
-    )
-    lab.record(copying_speedup=rate["n-gram"] / rate["none"], copying_tokens_a_step=drafted.tokens_per_step)
 
 
 def where_it_loses(lab: Lab) -> None:

@@ -40,11 +40,10 @@ def test_speculative_decoding_story(run_script):
     report = run_script(
         speculative_decoding, *options, figures=["rejection_sampling", "speculative_decoding"]
     )
-    assert {"spec-exact", "spec-4-for-1.5", "spec-copying", "spec-concurrency"} <= set(report["claims"])
+    assert {"spec-exact", "spec-4-for-1.5", "spec-concurrency"} <= set(report["claims"])
     exact = [p["measured"] for p in report["predictions"] if p["claim"] == "spec-exact"]
     assert exact == [True, True]
     assert len(report["results"]["acceptance"]) == 3 and len(report["results"]["measured"]) == 4
-    assert report["results"]["copying_tokens_a_step"] > 1.5
 
 
 # ---------------------------------------------------------------------- many users

@@ -13,8 +13,8 @@ const STYLE = `
 const SEQUENCES = [4, 8, 16, 32, 64, 128, 256], TTFTS = [0.2, 0.5, 1, 2, 5, 10], TPOTS = [0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2], ENOUGH = 0.95;
 const WIDTH = 380, HEIGHT = 230, LEFT = 52, BOTTOM = 40, TOP = 24;
 
-// The load up to which p95 of TTFT stays below twice its value at the lightest one (`doubling_usage` in load_tests.py asks
-// the same of the cache): the number of points before the first that is above.
+// The load up to which p95 of TTFT stays below twice its value at the lightest one: the number of points before the first that is
+// above.
 const calmPoints = (points) => { const first = points.findIndex((p) => p.ttft95 > 2 * points[0].ttft95); return first < 0 ? points.length : first; };
 
 function render({ data, el }) {

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from phase4_scheduler.simulator.clusters import find_clusters, silhouette
+from phase4_scheduler.simulator.clusters import count_clusters, silhouette, silhouettes
 from phase4_scheduler.simulator.latency import RequestRecord, Spread, little, percentiles, summarise
-from phase4_scheduler.simulator.traffic import PRIORITIES, draw_traffic
 
 
 def test_percentiles_by_hand():
@@ -40,34 +39,16 @@ def test_nothing_to_sum_up():
 # ---------------------------------------------------------------------- clusters
 
 
-def blobs(centres, n=150, spread=0.3, seed=0):
-    rng = np.random.default_rng(seed)
-    return np.concatenate([rng.normal(c, spread, size=(n, 2)) for c in centres])
-
-
-@pytest.mark.parametrize(
-    "centres", [[(0, 0), (3, 3)], [(0, 0), (3, 0), (0, 3)], [(0, 0), (4, 0), (0, 4), (4, 4), (8, 0)]]
-)
-def test_clusters_that_are_there_are_found(centres):
-    found = find_clusters(blobs(centres))
-    assert len(found.centres) == len(centres)
-    for centre in centres:
-        assert np.min(np.linalg.norm(found.centres - centre, axis=1)) < 0.2
-    truth = np.repeat(np.arange(len(centres)), 150)
-    assert all(np.bincount(found.labels[truth == i]).max() > 145 for i in range(len(centres)))
-
-
-def test_one_crowd_is_no_clusters():
-    rng = np.random.default_rng(0)
-    drawn = [draw_traffic(pattern, 500, 1.0) for pattern in PRIORITIES]
-    for points in (
-        rng.uniform(size=(500, 2)), rng.normal(size=(500, 2)), np.zeros((30, 2)), np.zeros((1, 2)),
-        *(np.log([[r.prompt_tokens, r.output_tokens] for r in requests]) for requests in drawn),
-    ):  # fmt: skip
-        assert len(find_clusters(points).centres) == 1
-
-
 def test_silhouette_by_hand():
     points, labels = np.array([[0.0], [1.0], [10.0]]), np.array([0, 0, 1])
     # 0: own 1, other 10; 1: own 1, other 9; 10 is alone, which counts as 0
     assert silhouette(points, labels) == pytest.approx((9 / 10 + 8 / 9 + 0) / 3)
+
+
+def test_clusters_that_are_there_are_found_and_a_crowd_is_one():
+    rng = np.random.default_rng(0)
+    for centres in ([(0, 0), (3, 3)], [(0, 0), (4, 0), (0, 4), (4, 4), (8, 0)]):
+        points = np.concatenate([rng.normal(c, 0.3, size=(150, 2)) for c in centres])
+        assert count_clusters(silhouettes(points)) == len(centres)
+    for crowd in (rng.uniform(size=(500, 2)), rng.normal(size=(500, 2)), np.zeros((30, 2)), np.zeros((1, 2))):
+        assert count_clusters(silhouettes(crowd)) == 1
