@@ -1,7 +1,8 @@
 """The GPUs that the course computes with, as in their data sheets.
 
-Source: NVIDIA's data sheets; A100, H100 and H200 in their SXM form. (The limits of
-each compute capability are in phase 5, compiling/machine_code.py.)
+Source: NVIDIA's data sheets, A100, H100 and H200 in their SXM form, B200 in an HGX B200 of 1,000 W; for RTX cards the tables of the
+Ada and RTX Blackwell PRO architecture whitepapers; AMD's data sheet of the MI300X. All dense: without the doubling of 2:4
+sparsity. (The limits of each compute capability are in phase 5, compiling/machine_code.py.)
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ class Card:
         multiprocessors: how many of them it has, each with its own registers and shared memory.
         dollars_per_hour: a rough cloud price. An assumption, not a quotation: prices differ threefold
             between sellers and change by the month.
+        fp8_tflops, fp4_tflops: the same in 8 and in 4 bit; 0: the card has no arithmetic in this format.
     """
 
     name: str
@@ -32,6 +34,8 @@ class Card:
     tensor_tflops: int
     multiprocessors: int
     dollars_per_hour: float
+    fp8_tflops: int = 0
+    fp4_tflops: int = 0
 
     @property
     def memory_bytes(self) -> int:
@@ -42,12 +46,16 @@ CARDS: dict[str, Card] = {
     card.name: card
     for card in [
         Card("t4", "T4 16 GB", 16, 15360, 320, 65, 40, 0.40),
-        Card("l4", "L4 24 GB", 24, 23034, 300, 121, 58, 0.75),
-        Card("rtx4090", "RTX 4090 24 GB", 24, 24564, 1008, 165, 128, 0.50),
+        Card("l4", "L4 24 GB", 24, 23034, 300, 121, 58, 0.75, 242),
+        Card("l40s", "L40S 48 GB", 48, 46068, 864, 362, 142, 1.10, 733),
+        Card("rtx4090", "RTX 4090 24 GB", 24, 24564, 1008, 165, 128, 0.50, 330),
+        Card("rtxpro6000", "RTX PRO 6000 96 GB", 96, 97887, 1792, 504, 188, 1.80, 1008, 2015),
         Card("a100-40", "A100 40 GB", 40, 40960, 1555, 312, 108, 1.40),
         Card("a100-80", "A100 80 GB", 80, 81920, 2039, 312, 108, 1.90),
-        Card("h100", "H100 80 GB", 80, 81559, 3350, 989, 132, 2.90),
-        Card("h200", "H200 141 GB", 141, 143771, 4800, 989, 132, 3.70),
+        Card("h100", "H100 80 GB", 80, 81559, 3350, 989, 132, 2.90, 1979),
+        Card("h200", "H200 141 GB", 141, 143771, 4800, 989, 132, 3.70, 1979),
+        Card("b200", "B200 180 GB", 180, 183359, 8000, 2250, 148, 5.50, 4500, 9000),
+        Card("mi300x", "MI300X 192 GB", 192, 196592, 5300, 1307, 304, 2.50, 2615),
     ]
 }
 

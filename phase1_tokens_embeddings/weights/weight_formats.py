@@ -1,7 +1,8 @@
 """How many bytes the weights of a model take, format by format, down to the blocks of Q4_K_M.
 
 A weight can be stored as a plain number: 4 bytes (FP32), 2 (FP16 and BF16), 1 (FP8 and INT8). Below that,
-weights are stored in blocks: a few bits for each weight, and a scale that the whole block shares.
+weights are stored in blocks: a few bits for each weight, and a scale that the whole block shares. NVIDIA's NVFP4 has a scale of 8
+bits for 16 weights of 4 bits.
 
     Q4_K   256 weights x 4 bits = 128 bytes,  8 scales and 8 minima of 6 bits = 12,  2 FP16 for those = 4
            144 bytes for 256 weights = 4.5 bits per weight
@@ -19,7 +20,7 @@ from collections import Counter
 from phase1_tokens_embeddings.weights.gguf_file import GGML_TYPES, BlockType
 from phase1_tokens_embeddings.weights.model_shapes import ModelShape, TensorSpec
 
-PLAIN_BITS = {"FP32": 32, "FP16": 16, "BF16": 16, "FP8": 8, "INT8": 8}
+PLAIN_BITS = {"FP32": 32, "FP16": 16, "BF16": 16, "FP8": 8, "INT8": 8, "NVFP4": 4.5}
 PRECISIONS = (*PLAIN_BITS, "Q4_K_M")
 
 BLOCKS: dict[str, BlockType] = {block.name: block for block in GGML_TYPES.values()}
@@ -77,7 +78,7 @@ def q4_k_m_type(tensor: TensorSpec, shape: ModelShape) -> str:
 def tensor_bytes(tensor: TensorSpec, shape: ModelShape, precision: str) -> int:
     """Bytes of one tensor. Plain 8-bit formats are counted without their scales (under 1%)."""
     if precision in PLAIN_BITS:
-        return tensor.size * PLAIN_BITS[precision] // 8
+        return int(tensor.size * PLAIN_BITS[precision] / 8)
     block = BLOCKS[q4_k_m_type(tensor, shape)]
     return tensor.size // block.size * block.nbytes
 

@@ -27,7 +27,7 @@ from scipy.optimize import least_squares
 
 from labkit.errors import LabError
 from phase1_tokens_embeddings.weights import Card, ModelShape, bytes_for_kv, kv_per_token, weight_bytes
-from phase1_tokens_embeddings.weights.memory_math import USABLE
+from phase1_tokens_embeddings.weights.memory_math import KV_BYTES, USABLE
 from phase2_attention_kvcache.measuring.roofline import Ceilings, Work
 from phase4_scheduler.simulator.latency import percentiles
 from phase4_scheduler.simulator.step_size import StepSize
@@ -138,6 +138,8 @@ class ComputedCost:
         weight_bytes: what every step reads of both.
         attention: operations for each pair of tokens.
         kv_bytes: bytes of keys and values of one token.
+        speed_up: of the matrix multiplications with weights, over 16 bit: 2 in FP8 on a card that has such arithmetic.
+            (Attention and the output head stay in 16 bit, as in vLLM.)
     """
 
     kind: ClassVar[str] = "computed"
@@ -151,6 +153,7 @@ class ComputedCost:
     num_blocks: int  # what the card has room for beside the weights, in blocks of 16 tokens
     max_context: int
     dollars_per_hour: float
+    speed_up: float = 1.0
 
     @classmethod
     def of(
@@ -160,9 +163,10 @@ class ComputedCost:
         precision: str = "FP16",
         efficiency: float = 1.0,
         num_cards: int = 1,
+        kv_precision: str = "FP16",
     ) -> ComputedCost:
-        """A published model on one card. Fewer bits are fewer bytes to read and more room for the cache; arithmetic
-        stays 16 bit.
+        """A published model on one card. Fewer bits are fewer bytes to read and more room for the cache, and less
+        arithmetic where the card computes in them: FP8 and NVFP4.
 
         Args:
             efficiency: share of the data sheet's bandwidth and arithmetic that programs reach.
@@ -173,9 +177,11 @@ class ComputedCost:
             LabError: too small for the weights and a cache of at least 2 blocks.
         """
 
+        kv_bytes = kv_per_token(shape, KV_BYTES[kv_precision])
+
         def room(number: int) -> int:
             together = replace(card, memory_mib=number * card.memory_mib)
-            return bytes_for_kv(shape, together, precision) // (kv_per_token(shape) * 16)
+            return bytes_for_kv(shape, together, precision) // (kv_bytes * 16)
 
         stored = weight_bytes(shape, precision)
         cards = card.title if num_cards == 1 else f"{num_cards} x {card.title}"
@@ -190,22 +196,26 @@ class ComputedCost:
         weights, head = parts["attention"] + parts["MLP"], shape.vocab_size * shape.d_model
         # A mixture: read by some token, but not by each.
         idle = shape.num_parameters - shape.active_parameters
+        few_bits = {"FP8": card.fp8_tflops, "NVFP4": card.fp4_tflops}.get(precision, 0)
+        cache = "" if kv_precision == "FP16" else f" with a cache in {kv_precision}"
         return cls(
-            f"{shape.name} in {precision} on {cards}, at {efficiency:.0%} of its data sheet",
+            f"{shape.name} in {precision}{cache} on {cards}, at {efficiency:.0%} of its data sheet",
             Ceilings(card.bandwidth_gb_s * 1e9 * efficiency, card.tensor_tflops * 1e12 * efficiency),
             weights - idle,
             head,
             stored * (weights + head) / shape.num_parameters,
             4 * shape.num_layers * shape.num_heads * shape.head_dim,
-            kv_per_token(shape),
+            kv_bytes,
             room(num_cards),
             shape.max_context,
             num_cards * card.dollars_per_hour,
+            max(1.0, few_bits / card.tensor_tflops),
         )
 
     def work(self, size: StepSize) -> Work:
-        """Operations and bytes, counted as in phase 2 (`work_of_step`), for all requests of the step."""
-        operations = 2 * size.num_tokens * self.weights + 2 * size.num_requests * self.head
+        """Operations and bytes, counted as in phase 2 (`work_of_step`), for all requests of the step. Operations in few bits count
+        as the 16-bit operations that take as long."""
+        operations = 2 * size.num_tokens * self.weights / self.speed_up + 2 * size.num_requests * self.head
         operations += self.attention * size.pairs
         return Work(operations, self.weight_bytes + self.kv_bytes * size.context)
 

@@ -131,6 +131,26 @@ def find_wire(machine: str, call: str, devices: int, devices_a_computer: int | N
     return fit_wire(*recordings()[machine, call, devices, devices_a_computer or devices])
 
 
+class AllReduce(NamedTuple):
+    """An all-reduce among some of the devices of a machine.
+
+    No more devices than these, over the same wires, can be faster: where a recording says so, a call among the few was held up.
+    And PCIe is no faster than NVLink.
+
+    Attributes:
+        recorded: of this number of devices, and of larger ones.
+        slower_than: the same over faster wires.
+    """
+
+    recorded: tuple[Wire, ...]
+    slower_than: tuple[Wire, ...] = ()
+
+    def __call__(self, nbytes: float, at_best: bool = False) -> float:
+        """Seconds of a call; `at_best`: see `Wire`."""
+        seconds = min(wire(nbytes, at_best) for wire in self.recorded)
+        return max(seconds, min((wire(nbytes, at_best) for wire in self.slower_than), default=0.0))
+
+
 @dataclass(frozen=True)
 class Interconnect:
     """What joins devices: an all-reduce for each number of devices, and a send between two.
@@ -141,7 +161,7 @@ class Interconnect:
 
     name: str
     title: str
-    all_reduce: dict[int, Wire]
+    all_reduce: dict[int, AllReduce]
     send: Wire
     computed: frozenset[int] = frozenset()
 
@@ -158,6 +178,11 @@ def ring(four: Wire, devices: int) -> Wire:
     return Wire(sizes, *took)
 
 
+def grouped(wires: dict[int, Wire]) -> dict[int, AllReduce]:
+    """By number of devices, with the wires of all larger numbers."""
+    return {t: AllReduce(tuple(wire for u, wire in wires.items() if u >= t)) for t in wires}
+
+
 @cache
 def find_interconnect(name: str) -> Interconnect:
     """ "nvlink" and "network" (two computers) of A100 machines, "nvlink-h100", or "pcie".
@@ -165,11 +190,6 @@ def find_interconnect(name: str) -> Interconnect:
     Raises:
         LabError: another name.
     """
-    if name == "pcie":  # four cards in two pairs: between the pairs lies PCIe
-        four = find_wire("a100_pairwise_nvlink", "all_reduce", 4)
-        wires = {2: ring(four, 2), 4: four, 8: ring(four, 8)}
-        send = Wire(tuple(size / 4 for size in four.sizes), tuple(s / 6 for s in four.seconds))  # one round
-        return Interconnect(name, "PCIe", wires, send, frozenset({2, 8}))
     for known, title, machine, computers in (
         ("nvlink", "NVLink", "a100_dgx", 1),
         ("nvlink-h100", "NVLink (H100)", "h100_dgx", 1),
@@ -177,5 +197,15 @@ def find_interconnect(name: str) -> Interconnect:
     ):
         if name == known:
             wires = {t: find_wire(machine, "all_reduce", t, t // computers) for t in (2, 4, 8)}
-            return Interconnect(name, title, wires, find_wire(machine, "send_recv", 2, 2 // computers))
+            # Between computers more devices have more network cards: there each recording stands for itself.
+            joined = (
+                grouped(wires) if computers == 1 else {t: AllReduce((wire,)) for t, wire in wires.items()}
+            )
+            return Interconnect(name, title, joined, find_wire(machine, "send_recv", 2, 2 // computers))
+    if name == "pcie":  # four cards in two pairs: between the pairs lies PCIe
+        four = find_wire("a100_pairwise_nvlink", "all_reduce", 4)
+        send = Wire(tuple(size / 4 for size in four.sizes), tuple(s / 6 for s in four.seconds))  # one round
+        rings, faster = {t: ring(four, t) for t in (2, 4, 8)}, find_interconnect("nvlink").all_reduce
+        wires = {t: AllReduce(group.recorded, faster[t].recorded) for t, group in grouped(rings).items()}
+        return Interconnect(name, "PCIe", wires, send, frozenset({2, 8}))
     raise LabError(f"unknown interconnect {name!r}: choose nvlink, nvlink-h100, pcie or network")

@@ -7,7 +7,7 @@ step. So a step gets faster with more devices until the calls take longer than w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from labkit.errors import LabError
 from phase1_tokens_embeddings.weights import Card, ModelShape
@@ -42,13 +42,12 @@ class ParallelCost:
         interconnect: Interconnect,
         tensor_parallel_size: int = 1,
         pipeline_parallel_size: int = 1,
-        precision: str = "FP16",
-        efficiency: float = 1.0,
+        **choices: Any,
     ) -> ParallelCost:
         """A published model on cards that share it.
 
         Args:
-            precision, efficiency: of the weights, and of each card's data sheet, as in `ComputedCost.of`. Wires are as recorded.
+            choices: precision, efficiency and kv_precision, as in `ComputedCost.of`. Wires are as recorded.
 
         Raises:
             LabError: the cards together are too small, this number of them was not recorded, or the model's KV heads
@@ -63,7 +62,7 @@ class ParallelCost:
                 f"the KV heads of {shape.name}, {shape.num_kv_heads}, cannot be dealt out evenly to {t} cards: choose a number "
                 "that divides them"
             )
-        whole = ComputedCost.of(shape, card, precision, efficiency, num_cards=t * p)
+        whole = ComputedCost.of(shape, card, num_cards=t * p, **choices)
         return cls(whole, shape, interconnect, t, p)
 
     @property
@@ -99,14 +98,28 @@ class ParallelCost:
         return f"computed, with measured all-reduces: {self.whole.name}, over {self.interconnect.title}"
 
 
-INSIDE = {"a100-40": "nvlink", "a100-80": "nvlink", "h100": "nvlink-h100", "h200": "nvlink-h100"}
+# The all-reduces of these were recorded, or those of a card with slower wires of the same kind (H200, B200: as H100).
+INSIDE = {
+    "a100-40": "nvlink",
+    "a100-80": "nvlink",
+    "h100": "nvlink-h100",
+    "h200": "nvlink-h100",
+    "b200": "nvlink-h100",
+}
 
 
 def cost_on_cards(
-    shape: ModelShape, card: Card, number: int = 1, precision: str = "FP16", efficiency: float = 1.0
+    shape: ModelShape, card: Card, number: int = 1, **choices: Any
 ) -> ComputedCost | ParallelCost:
-    """One card, or several that share every layer over the wires inside their computer (PCIe, if it has no NVLink)."""
+    """One card, or several that share every layer over the wires inside their computer (PCIe, if it has no NVLink).
+
+    Args:
+        choices: see `ComputedCost.of`.
+    """
     if number == 1:
-        return ComputedCost.of(shape, card, precision, efficiency)
-    wires = find_interconnect(INSIDE.get(card.name, "pcie"))
-    return ParallelCost.of(shape, card, wires, number, precision=precision, efficiency=efficiency)
+        return ComputedCost.of(shape, card, **choices)
+    if card.name == "mi300x":
+        raise LabError(
+            "tensor parallelism among MI300X is not planned: no recording of their all-reduces is at hand"
+        )
+    return ParallelCost.of(shape, card, find_interconnect(INSIDE.get(card.name, "pcie")), number, **choices)

@@ -38,7 +38,7 @@ class Fleet:
 
     def serve(self, traffic: list[TrafficRequest]) -> FleetRun:
         shape, card = find_shape(self.model), find_card(self.card)
-        cost = cost_on_cards(shape, card, self.cards_each, self.precision, EFFICIENCY)
+        cost = cost_on_cards(shape, card, self.cards_each, precision=self.precision, efficiency=EFFICIENCY)
         limits = SchedulerConfig(
             max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.chunk, max_model_len=cost.max_context
         )

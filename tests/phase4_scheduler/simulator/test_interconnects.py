@@ -1,6 +1,7 @@
 """What crosses between devices, and how long it takes: recordings of others, and the step made of them."""
 
 import re
+from itertools import product
 
 import numpy as np
 import pytest
@@ -47,18 +48,21 @@ def test_a_fit_finds_a_wire_again_that_is_known():
     assert wire.bandwidth == pytest.approx(100e9, rel=0.02)
 
 
-def test_a_call_that_is_not_held_up_takes_no_longer_and_never_less_than_the_fastest():
-    wire = find_wire("a100_dgx", "all_reduce", 2)
-    for nbytes in (2048, 8192, 2**20, 2**26):
-        assert min(wire.fastest, wire(nbytes)) <= wire(nbytes, at_best=True) <= wire(nbytes)
-    assert wire(2**17, at_best=True) < wire(2**17)
-
-
 def test_a_ring_of_two_has_a_third_of_the_rounds_of_a_ring_of_four_with_pieces_twice_as_large():
     four = find_wire("a100_pairwise_nvlink", "all_reduce", 4)
     two = ring(four, 2)
     assert two(2**24) == pytest.approx(four(2**25) / 3, rel=1e-6)
     assert ring(four, 4)(2**20) == pytest.approx(four(2**20))
+
+
+@pytest.mark.parametrize("name", ["nvlink", "nvlink-h100", "pcie"])
+def test_more_cards_over_the_same_wires_are_never_faster_and_pcie_never_beats_nvlink(name):
+    among, nvlink = (find_interconnect(n).all_reduce for n in (name, "nvlink"))
+    for nbytes, at_best in product([2**n for n in range(12, 27)], (True, False)):
+        times = [among[t](nbytes, at_best) for t in (2, 4, 8)]
+        assert times == sorted(times)
+        if name == "pcie":
+            assert all(time >= nvlink[t](nbytes, at_best) for t, time in zip((2, 4, 8), times))
 
 
 def test_what_crosses_counted_by_hand():
