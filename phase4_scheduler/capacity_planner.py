@@ -5,16 +5,16 @@ others so many seconds apart, for so many of the requests. A whole fleet is then
 scheduler and the block manager of this course in each replica and one router in front, and the smallest fleet that
 meets the SLO is searched for.
 
-You will see: the plan with its uncertainty; what more or fewer cards would do; the levers beside each other (fewer
-bits, prefix caching, other chunks, another card, a replica on several cards); what the router in front is worth.
+You will see: the plan with its uncertainty; what more or fewer cards would do; the cheapest combination of bits, cards a replica
+and chunks, with the commands that start it; what the router in front is worth.
 
     python phase4_scheduler/capacity_planner.py --card h100 --pattern code --rate 8 --tpot-slo 0.03
     python phase4_scheduler/capacity_planner.py --model llama-3-70b --card h100 --tensor-parallel-size 4
     python phase4_scheduler/capacity_planner.py --trace conversation.jsonl --router prefix-aware
 
-A step's time is computed from the card's data sheet, times --efficiency. At 0.8 that clock is within 6% of what
-vLLM 0.19 did with 300 requests on an RTX 4090. With --tensor-parallel-size a replica takes several cards, which share
-every layer; what crosses between them takes as long as others have measured.
+A step's time is computed from the card's data sheet, times --efficiency. The plan says how far recordings of real cards were from
+this clock. With --tensor-parallel-size a replica takes several cards, which share every layer; what crosses between them takes
+as long as others have measured.
 """
 
 import argparse
@@ -22,11 +22,11 @@ import argparse
 from labkit.lab import Lab, run_lab
 from labkit.options import between, whole
 from phase1_tokens_embeddings.weights import CARDS, PRECISIONS, SHAPES
+from phase1_tokens_embeddings.weights.memory_math import KV_BYTES
 from phase4_scheduler.simulator.planning import MOST_REPLICAS
 from phase4_scheduler.simulator.routers import ROUTERS
 from phase4_scheduler.simulator.traffic import PATTERN_NAMES
 from phase4_scheduler.story import capacity_story as chapters
-from phase4_scheduler.story.capacity_levers import the_levers
 from phase4_scheduler.story.capacity_task import SHARED_BY, the_task
 
 
@@ -34,7 +34,7 @@ def story(lab: Lab) -> None:
     task = the_task(lab)
     plan = chapters.the_plan(lab, task)
     chapters.fewer_and_more(lab, task, plan)
-    the_levers(lab, task, plan)
+    chapters.the_combinations(lab, task, plan)
     chapters.the_router(lab, task, plan)
 
 
@@ -44,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--model", str, "NAME", "llama-3-8b", f"a folder, or one of {', '.join(SHAPES)} (llama-3-8b)"),
         ("--card", str, "CARD", "l4", f"{', '.join(CARDS)} (l4)"),
         ("--precision", str, "P", "FP16", f"of the weights: {', '.join(PRECISIONS)} (FP16)"),
+        ("--prompt-tokens", whole(1, 10**6), "N", None, "of each request, in place of the pattern's lengths"),
+        ("--answer-tokens", whole(1, 10**6), "N", None, "of each request, in place of the pattern's lengths"),
         ("--price", between(0.001, 10**6), "DOLLARS", None, "of a card an hour, in place of our rough one"),
         ("--efficiency", between(0.01, 1), "SHARE", 0.8, "of the card's data sheet that is reached (0.8)"),
         ("--rate", between(0.001, 10**6), "R", None, "requests a second (4; of a trace its own)"),
@@ -62,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, kind, default, choices, text in (
         ("--pattern", str, "summarisation", PATTERN_NAMES, "which traffic comes (summarisation)"),
         ("--router", str, "least-loaded", list(ROUTERS), "what chooses the replica (least-loaded)"),
+        ("--kv-precision", str, "FP16", list(KV_BYTES), "of the KV cache (FP16)"),
         ("--tensor-parallel-size", int, 1, SHARED_BY, "cards of a replica, which share every layer (1)"),
     ):
         parser.add_argument(name, type=kind, default=default, choices=choices, help=text)

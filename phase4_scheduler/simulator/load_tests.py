@@ -48,14 +48,16 @@ class Server:
 
 
 def capacity(server: Server, pattern: str, requests: int, seed: int = 0) -> float:
-    """Requests a second that a server gets done while there are always some waiting.
+    """Requests a second that a server gets done while there are always some waiting; 0 if none of them fits."""
+    return saturated_rate(server.serve(draw_traffic(pattern, requests, math.inf, seed=seed)))
 
-    All come at once. What counts is the middle of the run: not the beginning, when all are in their prompts,
-    and not the end, when none waits any more. There, tokens of answers a second, over the tokens of an answer.
-    0 if none of them fits.
+
+def saturated_rate(run: Run) -> float:
+    """Requests a second of a run in which all requests came at once.
+
+    What counts is the middle of the run: not the beginning, when all are in their prompts, and not the end, when none waits any
+    more. There, tokens of answers a second, over the tokens of an answer. 0 if no request fits.
     """
-    traffic = draw_traffic(pattern, requests, math.inf, seed=seed)
-    run = server.serve(traffic)
     if not run.records:
         return 0.0
     length = np.mean([r.output_tokens for r in run.records])

@@ -3,6 +3,9 @@
 An SLO is a TTFT, a TPOT and a share: so many of the requests see both. More replicas meet it for more requests, so the
 smallest number that keeps it can be found by halving. Some SLOs cannot be met: if one request alone on an
 idle replica is too slow already, no number of replicas will help.
+
+A fleet that gets less done than what comes is lost in the end, but the end may be later than the last request that is
+simulated. So no plan has fewer replicas than the traffic's rate over what one replica gets done while requests wait (`Load`).
 """
 
 from __future__ import annotations
@@ -18,11 +21,16 @@ from labkit.errors import LabError
 from phase4_scheduler.simulator.cost_model import CostModel, StepSize
 from phase4_scheduler.simulator.fleet import FleetRun, ReplicaConfig, serve_fleet
 from phase4_scheduler.simulator.latency import RequestRecord, percentiles
+from phase4_scheduler.simulator.load_tests import saturated_rate
 from phase4_scheduler.simulator.parallel_cost import ParallelCost
-from phase4_scheduler.simulator.routers import Router
+from phase4_scheduler.simulator.routers import LeastLoaded, Router
 from phase4_scheduler.simulator.traffic import TrafficRequest
 
 MOST_REPLICAS = 256
+# Steps that were recorded took so many times as long as the computed clock says at this share of the data sheet: the means of TTFT,
+# TPOT and end-to-end time of both recordings on one card (`recorded_runs.py`) lie between those of the two clocks.
+CLOCK_EFFICIENCY, CLOCK_RANGE = 0.8, (0.95, 1.5)
+ENOUGH = 1000  # requests at once: several times as many as run at a time
 GROWTH = [step / 20 for step in range(21)]  # more traffic than planned for: 0, 5%, 10%, ... 100%
 
 
@@ -135,17 +143,17 @@ def waits_for_wires(cost: CostModel) -> bool:
 # ---------------------------------------------------------------------- the search
 
 
-def smallest(holds: Callable[[int], bool], most: int, start: int = 1) -> int | None:
-    """The smallest number up to `most` for which it holds, if it holds for all above as well; None if for none.
+def smallest(holds: Callable[[int], bool], most: int, least: int = 1) -> int | None:
+    """The smallest number from `least` to `most` for which it holds, if it holds for all above as well; None if for none.
 
     >>> smallest(lambda n: n >= 11, most=100)
     11
     """
-    low, high = 0, min(start, most)  # for `low` it does not hold
+    low, high = least - 1, min(least, most)  # for `low` it does not hold
     while not holds(high):
         if high == most:
             return None
-        low, high = high, min(2 * high, most)
+        low, high = high, min(2 * high - least + 1, most)
     return low + 1 + bisect.bisect_left(range(low + 1, high), True, key=holds)
 
 
@@ -188,6 +196,39 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class Load:
+    """A traffic beside what one replica can take of it.
+
+    Attributes:
+        rate: requests a second that come.
+        most: requests a second that one replica gets done while some always wait.
+        stay: seconds that a request then runs, in the median, after it has waited.
+    """
+
+    rate: float
+    most: float
+    stay: float
+
+    @classmethod
+    def of(cls, traffic: Sequence[TrafficRequest], config: ReplicaConfig) -> Load:
+        """Serves the requests all at once. Those that share nothing are repeated, so that some always wait."""
+        some = list(traffic) if any(r.hash_ids for r in traffic) else (list(traffic) * ENOUGH)[:ENOUGH]
+        at_once = [replace(r, arrival=0.0) for r in some]
+        (replica,) = serve_fleet(at_once, config, 1, LeastLoaded()).replicas
+        records = replica.run.records
+        prompt, _ = alone(sorted(traffic, key=lambda r: r.prompt_tokens)[len(traffic) // 2], config)
+        stays = [prompt + r.token_times[-1] - r.token_times[0] for r in records]
+        span = traffic[-1].arrival
+        rate = (len(traffic) - 1) / span if span else 0.0
+        return cls(rate, saturated_rate(replica.run), float(np.median(stays)) if stays else 0.0)
+
+    @property
+    def replicas(self) -> float:
+        """The estimate: how many replicas the traffic keeps busy. Not whole, and without any SLO."""
+        return self.rate / self.most if self.most else 0.0
+
+
+@dataclass(frozen=True)
 class Plan:
     """The answer.
 
@@ -219,7 +260,7 @@ def make_plan(
     make_router: Callable[[], Router],
     dollars_per_hour: float,
     most: int = MOST_REPLICAS,
-    start: int = 1,
+    least: int = 1,
     watch: Callable[[Sequence[TrafficRequest], str], Iterable[TrafficRequest]] = lambda requests, what: (
         requests
     ),
@@ -229,8 +270,7 @@ def make_plan(
     Args:
         traffic: several requests, not all at once, in the order of their arrivals.
         dollars_per_hour: of one replica, all its cards.
-        most: replicas.
-        start: a first guess of how many are needed.
+        least, most: replicas.
         watch: gets the requests of each simulated fleet, such as for a progress bar.
 
     Raises:
@@ -244,7 +284,7 @@ def make_plan(
         what = f"{n} replicas" + f", {GROWTH[growth]:.0%} more traffic" * bool(growth)
         return serve_fleet(watch(faster(traffic, 1 + GROWTH[growth]), what), config, n, make_router())
 
-    n = smallest(lambda n: slo.kept_share(serve(n)) >= slo.share, most, start)
+    n = smallest(lambda n: slo.kept_share(serve(n)) >= slo.share, most, least)
     if n is None:
         run = serve(most)
         raise LabError(

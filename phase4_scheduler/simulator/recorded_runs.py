@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from phase4_scheduler.engine import SchedulerConfig
+from phase4_scheduler.simulator.cost_model import CostModel
 from phase4_scheduler.simulator.expert_parallel import ExpertTable, expert_line, serve_in_step
 from phase4_scheduler.simulator.kernel_table import FOLDER, KernelTable, read_table
 from phase4_scheduler.simulator.traffic import TrafficRequest
@@ -116,7 +117,7 @@ def expert_table() -> ExpertTable:
 Table = TypeVar("Table", KernelTable, ExpertTable)
 
 
-def replay(recorded: RecordedRun, cost: KernelTable | ExpertTable) -> Run:
+def replay(recorded: RecordedRun, cost: CostModel | ExpertTable) -> Run:
     """Serve the recorded requests as vLLM did: each step is decided while the one before is computed."""
     if isinstance(cost, ExpertTable):
         return serve_in_step(recorded.requests(), recorded.config, recorded.num_blocks, cost)

@@ -1,9 +1,12 @@
-"""The chapters of capacity_planner.py, and its figure. (`capacity_levers.py`: the one of the levers.)"""
+"""The chapters of capacity_planner.py, and its figure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,34 +17,33 @@ from labkit.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, new_figure
 from labkit.lab import Lab
 from phase4_scheduler.simulator.fleet import serve_fleet
 from phase4_scheduler.simulator.latency import summarise
-from phase4_scheduler.simulator.planning import GROWTH, Estimate, Plan, p95, settled
+from phase4_scheduler.simulator.planning import (
+    CLOCK_EFFICIENCY,
+    CLOCK_RANGE,
+    GROWTH,
+    Estimate,
+    Plan,
+    p95,
+    settled,
+)
 from phase4_scheduler.simulator.routers import ROUTERS
 from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest
-from phase4_scheduler.story.capacity_task import BLOCK_SIZE, Task
+from phase4_scheduler.story.capacity_task import BLOCK_SIZE, SHARED_BY, Task
 
 
 def the_plan(lab: Lab, task: Task) -> Plan:
     lab.title("The plan")
-    one = serve_fleet(task.traffic, task.config, 1, task.make_router()).replicas[0]
-    # Until the last request is served, too.
-    work = sum(one.run.durations) / (task.traffic[-1].arrival + task.longest)
-    plan = task.plan(task.cards(math.ceil(work)), watch=lambda requests, what: lab.progress(requests, what))
-    if plan.replicas < work / 1.2:
-        raise LabError(
-            f"one replica would compute for {work:,.1f} seconds in each second of this traffic, and yet {plan.replicas} seem enough: "
-            "it is too short. Simulate more of it (--requests), or a lower --rate"
-        )
-    cards = task.cards(plan.replicas)
+    plan = task.plan(watch=lambda requests, what: lab.progress(requests, what, total=len(task.traffic)))
+    estimate, cards = task.cards(task.load.replicas), task.cards(plan.replicas)
     lab.predict(
         claim="cards-needed",
-        question="cards that meet the SLO (predicted: the computing time, over the time there is)",
-        predicted=task.cards(math.ceil(work)),
+        question="cards that meet the SLO (predicted: those that the computing alone keeps busy)",
+        predicted=task.cards(task.least),
         measured=cards,
         unit="cards",
         kind="timing",
-        note=f"One replica would compute for {work:.1f} seconds in each second of traffic. An SLO costs cards beyond that: "
-        "requests come in waves. (It can cost fewer: steps that more requests share are cheaper, "
-        "and one drowning replica shares them most.)",
+        note=f"One replica gets {task.load.most:.3g} requests a second done while others wait, and {task.load.rate:.3g} come: "
+        f"{estimate:.1f} cards. An SLO costs cards beyond that, since requests come in waves.",
     )
     percent, seconds, gap = "{:.1%}".format, "{:.2f} s".format, "{:.4f} s".format
     lab.table(
@@ -68,8 +70,38 @@ def the_plan(lab: Lab, task: Task) -> Plan:
     if refused := plan.run.refused:
         lab.say(f"""{len(refused):,} of {len(task.traffic):,} requests were refused, and count as missed. The first:
             {plan.run.refusal}.""")
-    lab.record(plan=as_json(plan) | {"cards": cards, "cells": task.cells, "estimate": task.cards(1) * work})
+    trust(lab, task, plan)
+    lab.record(plan=as_json(plan) | {"cards": cards, "cells": task.cells, "estimate": estimate})
     return plan
+
+
+def trust(lab: Lab, task: Task, plan: Plan) -> None:
+    """How far the clock can be wrong, and how many cards it would take then."""
+    least, most = CLOCK_RANGE
+    try:
+        worst = task.cards(task.on(efficiency=task.efficiency / most).plan().replicas)
+        then = f"If they take {most:g} times as long, {worst} cards are needed"
+    except LabError as error:
+        worst, then = None, f"If they take {most:g} times as long, {error}"
+    lab.say(f"""The clock: computed from a data sheet. Steps that vLLM 0.19 really made on an RTX 4090 and on an RTX PRO 6000 (Llama 3.1
+        8B in 16 bit, recorded by others) took {least:g} to {most:g} times as long as it says at 80%. {then}.""")
+    unknown = [
+        what
+        for what, here in (
+            ("another --efficiency", task.efficiency != CLOCK_EFFICIENCY),
+            (f"weights in {task.precision}", task.precision not in ("FP16", "BF16")),
+            (f"a cache in {task.kv_precision}", task.kv_precision != "FP16"),
+            ("cards that share a model", task.tensor_parallel_size > 1),
+            ("a mixture of experts", task.shape.num_experts > 0),
+            (task.card.title, task.card.name not in ("rtx4090", "rtxpro6000")),
+        )
+        if here
+    ]
+    if unknown:
+        lab.say(
+            f"""Never held against a recording: {", ".join(unknown)}. Measure one replica before you buy many."""
+        )
+    lab.record(cards_if_slow=worst, never_validated=unknown)
 
 
 def show_headroom(plan: Plan) -> str:
@@ -100,6 +132,105 @@ def milliseconds(seconds: float) -> str:
 
 def show_interval(estimate: Estimate, show: Any) -> str:
     return f"{show(estimate.low)} to {show(estimate.high)}"
+
+
+def the_combinations(lab: Lab, task: Task, plan: Plan) -> None:
+    """The cheapest of all combinations of precision, cards a replica and chunk, and the commands that start it."""
+    lab.title("Combinations")
+    lab.say("""Bits of the weights, cards that share a replica, and the most tokens of a step. Each is bounded by what its replicas get done at
+        best, and simulated only if that could be cheaper. Answers may get worse with fewer bits: phase 2 measures that.""")
+    best = Choice(task, plan, lowest_price(task))
+    choices = [best, *lab.progress(combinations(task, lab.quick), "how much each gets done at best")]
+    for choice in lab.progress(sorted(choices[1:], key=lambda c: c.bound), "fleets that could be cheaper"):
+        price = choice.task.config.cost.dollars_per_hour
+        # As many replicas as cost less than the best fleet so far; a cent is not cheaper.
+        most = math.ceil(best.plan.dollars_per_hour / price - 0.01) - 1
+        if most < choice.task.least:
+            continue
+        with suppress(LabError):  # none of them meets the SLO
+            choice.plan = choice.task.plan(most)
+            best = choice
+    rows = [choice for choice in choices if choice.plan or choice.bound <= best.plan.dollars_per_hour * 1.5]
+    lab.table(
+        "The cheapest fleets",
+        [
+            "weights",
+            "cards a replica",
+            "tokens a step",
+            "at best, $ an hour",
+            "cards",
+            "$ an hour",
+            "breaks first",
+        ],
+        [choice.row() for choice in sorted(rows, key=lambda c: (c.price, c.bound))[:10]],
+        note=f"""{len(choices)} combinations. At best: what computing alone would cost, without any SLO; those above 1.5 times the best fleet
+            are left out. Without cards: no fleet cheaper than the best one before it meets the SLO.""",
+    )
+    lab.say(
+        f"The cheapest: {show_fleet(best.task, best.plan)}, ${best.plan.dollars_per_hour:.2f} an hour. Each replica:"
+    )
+    commands = serve_commands(best.task)
+    lab.show("\n".join(commands))
+    lab.record(combinations=[choice.to_json() for choice in choices], best=best.to_json(), commands=commands)
+
+
+@dataclass
+class Choice:
+    """A combination. `bound`: dollars an hour that it costs at least. `plan`: None if it is not cheaper than the best."""
+
+    task: Task
+    plan: Plan | None
+    bound: float
+
+    @property
+    def price(self) -> float:
+        return self.plan.dollars_per_hour if self.plan else math.inf
+
+    def row(self) -> list[Any]:
+        chunk, plan = self.task.config.scheduler.max_num_batched_tokens, self.plan
+        made = [self.task.precision, self.task.tensor_parallel_size, f"{chunk:,}", f"{self.bound:.2f}"]
+        if plan is None:
+            return [*made, "-", "", ""]
+        return [*made, self.task.cards(plan.replicas), f"{plan.dollars_per_hour:.2f}", short_limit(plan)]
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("precision", "cards_a_replica", "chunk", "bound", "cards", "dollars_per_hour", "limit")
+        return dict(zip(names, self.row()))
+
+
+def lowest_price(task: Task) -> float:
+    return task.least * task.config.cost.dollars_per_hour
+
+
+def combinations(task: Task, quick: bool) -> Iterator[Choice]:
+    """All but the task's own. Those that cannot serve the model, or one request within the SLO, are left out."""
+    own = task.precision, task.tensor_parallel_size, task.config.scheduler.max_num_batched_tokens
+    chunks = [own[2]] if quick else sorted({512, 2048, 8192, own[2]})
+    for precision, cards, chunk in product(dict.fromkeys([task.precision, "FP16", "FP8"]), SHARED_BY, chunks):
+        if (precision, cards, chunk) != own and cards <= task.most:
+            with suppress(LabError):  # too small for the model, or heads that cannot be dealt out
+                other = task.on(precision=precision, tensor_parallel_size=cards, chunk=chunk)
+                if not other.what_forbids():
+                    yield Choice(other, None, lowest_price(other))
+
+
+def serve_commands(task: Task) -> list[str]:
+    """One replica in vLLM, and in this course's server."""
+    limits = task.config.scheduler
+    options = f"--max-num-seqs {limits.max_num_seqs} --max-num-batched-tokens {limits.max_num_batched_tokens}"
+    options += f" --max-model-len {limits.max_model_len}"
+    if task.tensor_parallel_size > 1:
+        options += f" --tensor-parallel-size {task.tensor_parallel_size}"
+    if task.kv_precision == "FP8":
+        options += " --kv-cache-dtype fp8"
+    if not task.config.enable_prefix_caching:
+        options += " --no-enable-prefix-caching"
+    model = task.shape.source or task.shape.name
+    if task.precision == "FP8":
+        options += " --quantization fp8"
+    elif task.precision not in ("FP16", "BF16"):
+        model = f"FOLDER-OF-{task.shape.name}-IN-{task.precision}"
+    return [f"{program} {model} {options}" for program in ("vllm serve", "lab serve")]
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
@@ -141,7 +272,7 @@ def the_router(lab: Lab, task: Task, plan: Plan) -> None:
     else:
         n = 4
         traffic = conversations(40 if lab.quick else 200, 5, 0.5 * n, lab.seed)
-        config = task.with_caching(True).config
+        config = replace(task.config, enable_prefix_caching=True)
         lab.say(f"""{len(traffic)} requests of conversations: each turn's prompt is the whole conversation so far. {n} replicas,
             and the router is another one each time.""")
     found = {}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,13 +18,14 @@ from phase1_tokens_embeddings.weights import CARDS, Card, ModelShape, find_card,
 from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator.fleet import ReplicaConfig
 from phase4_scheduler.simulator.parallel_cost import cost_on_cards
-from phase4_scheduler.simulator.planning import SLO, Plan, alone, make_plan, why_impossible
+from phase4_scheduler.simulator.planning import SLO, Load, Plan, make_plan, why_impossible
 from phase4_scheduler.simulator.routers import ROUTERS, Router
 from phase4_scheduler.simulator.trace_files import read_trace
 from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, at_rate, draw_traffic
 
 BLOCK_SIZE = 16
-LASTS = 5  # times the stay of a request alone: so long must the traffic last
+LASTS = 4  # times the stay of a request on a busy replica: so long must the traffic last
+CELL = 4  # replicas that one cell keeps busy at least
 SHARED_BY = (1, 2, 4, 8)  # cards that share a model: all-reduces of these were recorded
 
 
@@ -32,7 +35,8 @@ class Task:
 
     shape: ModelShape
     card: Card
-    precision: str
+    precision: str  # of the weights
+    kv_precision: str
     traffic: list[TrafficRequest]
     slo: SLO
     config: ReplicaConfig
@@ -40,66 +44,83 @@ class Task:
     efficiency: float
     most: int  # cards
     tensor_parallel_size: int  # cards of a replica
-    longest: float  # seconds that the longest request takes if it is alone
     cells: int = 1  # fleets side by side, each for its part of the traffic: one of them is planned
 
     @property
     def make_router(self) -> Callable[[], Router]:
         return ROUTERS[self.router]
 
-    def plan(self, start: int = 1, **watch: Any) -> Plan:
-        """`start`: cards. `watch`: see `make_plan`."""
-        n, dollars = self.tensor_parallel_size, self.config.cost.dollars_per_hour
-        most, first = max(1, self.most // n), max(1, start // n)
-        return make_plan(self.traffic, self.config, self.slo, self.make_router, dollars, most, first, **watch)
+    @cached_property
+    def load(self) -> Load:
+        return Load.of(self.traffic, self.config)
 
-    def cards(self, replicas: int) -> int:
+    @property
+    def least(self) -> int:
+        """The fewest replicas that keep up with the traffic."""
+        return max(1, math.ceil(self.load.replicas - 1e-9))
+
+    def plan(self, most: int | None = None, **watch: Any) -> Plan:
+        """`most`: replicas. `watch`: see `make_plan`."""
+        n, dollars = self.tensor_parallel_size, self.config.cost.dollars_per_hour
+        most = most or max(1, self.most // n)
+        if self.least > most:
+            raise LabError(
+                f"more than {most} replicas would be needed: computing alone keeps {self.load.replicas:,.1f} of them busy"
+            )
+        return make_plan(
+            self.traffic, self.config, self.slo, self.make_router, dollars, most, self.least, **watch
+        )
+
+    def cards(self, replicas: float) -> float:
         return replicas * self.tensor_parallel_size
 
     def what_forbids(self) -> str:
         """The limit that forbids the SLO whatever the number of replicas; "" if none does."""
         return why_impossible(self.traffic, self.config, self.slo)
 
-    def on(self, **changes: Any) -> Task:
-        """The same task with another `card`, `precision` or `tensor_parallel_size`."""
+    def on(self, chunk: int | None = None, **changes: Any) -> Task:
+        """The same task with another `card`, `precision`, `tensor_parallel_size`, `efficiency` or size of the `chunk`s."""
         new = replace(self, **changes)
-        cost = cost_on_cards(new.shape, new.card, new.tensor_parallel_size, new.precision, new.efficiency)
+        bits = dict(precision=new.precision, kv_precision=new.kv_precision)
+        cost = cost_on_cards(new.shape, new.card, new.tensor_parallel_size, efficiency=new.efficiency, **bits)
         blocks = cost.num_blocks * BLOCK_SIZE // self.config.block_size
-        return replace(new, config=replace(self.config, cost=cost, num_blocks=blocks))
-
-    def with_chunks(self, tokens: int) -> Task:
-        scheduler = replace(self.config.scheduler, max_num_batched_tokens=tokens)
-        return replace(self, config=replace(self.config, scheduler=scheduler))
-
-    def with_caching(self, on: bool) -> Task:
-        return replace(self, config=replace(self.config, enable_prefix_caching=on))
+        scheduler = self.config.scheduler
+        scheduler = replace(scheduler, max_num_batched_tokens=chunk or scheduler.max_num_batched_tokens)
+        return replace(new, config=replace(self.config, cost=cost, num_blocks=blocks, scheduler=scheduler))
 
 
-def drawn(lab: Lab, n: int, rate: float) -> list[TrafficRequest]:
-    """Requests of the pattern."""
-    a = lab.args
+def drawn(a: Namespace, n: int, rate: float, seed: int) -> list[TrafficRequest]:
+    """Requests of the pattern, or of one length."""
     names = tuple(range(a.system_prompt // BLOCK_SIZE))
-    traffic = draw_traffic(a.pattern, n, rate, a.burstiness, lab.seed)
+    traffic = draw_traffic(a.pattern, n, rate, a.burstiness, seed)
+    isl, osl = a.prompt_tokens, a.answer_tokens
+    traffic = [
+        replace(r, prompt_tokens=isl or r.prompt_tokens, output_tokens=osl or r.output_tokens)
+        for r in traffic
+    ]
     return [replace(r, prompt_tokens=r.prompt_tokens + a.system_prompt, hash_ids=names) for r in traffic]
 
 
-def the_traffic(lab: Lab) -> list[TrafficRequest]:
+def recorded(lab: Lab, n: int) -> list[TrafficRequest]:
+    """The first `n` requests of the trace."""
     a = lab.args
-    n = a.requests or (250 if lab.quick else 600)
-    if a.trace is None:
-        return drawn(lab, n, a.rate or 4)
-    if a.system_prompt:
-        raise LabError("--system-prompt is for a --pattern: a trace says itself what its prompts share")
-    if a.burstiness != 1:
-        raise LabError("--burstiness is for a --pattern: a trace says itself when its requests come")
+    for option, without in (
+        ("system_prompt", 0),
+        ("burstiness", 1),
+        ("prompt_tokens", None),
+        ("answer_tokens", None),
+    ):
+        if getattr(a, option) != without:
+            raise LabError(
+                f"--{option.replace('_', '-')} is for a --pattern: a trace says itself what comes, and when"
+            )
     trace = read_trace(a.trace)
     traffic = trace[:n]
     span = traffic[-1].arrival
     if span <= 0:
-        more = len(trace) > n
         raise LabError(
             f"{a.trace}: its first {n} requests all come at once: --requests takes more"
-            if more
+            if len(trace) > n
             else f"{a.trace} holds no requests at different times: a plan needs traffic that lasts a while"
         )
     lab.say(f"{a.trace}: the first {len(traffic):,} of {len(trace):,} requests, {span:,.0f} s.")
@@ -114,65 +135,60 @@ def the_task(lab: Lab) -> Task:
     a = lab.args
     shape, card, precision = find_shape(a.model), find_card(a.card), find_precision(a.precision)
     card = replace(card, dollars_per_hour=a.price or card.dollars_per_hour)
-    cost = cost_on_cards(shape, card, a.tensor_parallel_size, precision, a.efficiency)
+    bits = dict(precision=precision, kv_precision=a.kv_precision)
+    cost = cost_on_cards(shape, card, a.tensor_parallel_size, efficiency=a.efficiency, **bits)
     if a.most < a.tensor_parallel_size:
         raise LabError(f"--most {a.most} cards: one replica alone takes {a.tensor_parallel_size}")
     lab.title("The task")
-    traffic = the_traffic(lab)
-    block = TRACE_BLOCK if a.trace and any(r.hash_ids for r in traffic) else BLOCK_SIZE
+    n, rate = a.requests or (250 if lab.quick else 600), a.rate or 4
+    traffic = recorded(lab, n) if a.trace else drawn(a, n, rate, lab.seed)
+    shared = any(r.hash_ids for r in traffic)  # without shared blocks a prefix cache has nothing to find
+    block = TRACE_BLOCK if a.trace and shared else BLOCK_SIZE
     scheduler = SchedulerConfig(
         max_num_seqs=a.max_num_seqs,
         max_num_batched_tokens=a.max_num_batched_tokens,
         max_model_len=cost.max_context,
     )
-    shared = any(r.hash_ids for r in traffic)  # without shared blocks a prefix cache has nothing to find
     config = ReplicaConfig(cost, scheduler, cost.num_blocks * BLOCK_SIZE // block, block, shared)
     slo = SLO(a.ttft_slo, a.tpot_slo, a.share)
-    stays = [ttft + gap * r.output_tokens for r in traffic for ttft, gap in [alone(r, config)]]
-    stay = float(np.median(stays))
-    cells = 1
-    if a.trace is None and a.requests is None:
-        # The traffic must last long enough for the fleet to fill up.
-        cells = math.ceil(LASTS * stay * (a.rate or 4) / len(traffic))
-        traffic = drawn(lab, len(traffic), (a.rate or 4) / cells)
-    rate = (len(traffic) - 1) / traffic[-1].arrival
-    if cells > 1:
-        lab.say(f"""{a.rate or 4:,.6g} requests a second are too many for one simulation. So they go to {cells:,} equal fleets side by
-            side, each with a router of its own ("cells"), and one of them is planned here.""")
+    task = Task(
+        shape, card, precision, a.kv_precision, traffic, slo, config, a.router, a.efficiency, a.most, a.tensor_parallel_size
+    )  # fmt: skip
     price = "" if a.price else " (a rough price: --price takes yours)"
     lab.say(f"""{cost.describe()}, ${cost.dollars_per_hour:.2f} an hour{price}, room for {config.num_blocks * block:,} tokens of KV
-        cache. {rate:.3g} requests a second, {np.mean([r.prompt_tokens for r in traffic]):,.0f} prompt tokens and
+        cache. {task.load.rate:.3g} requests a second, {np.mean([r.prompt_tokens for r in traffic]):,.0f} prompt tokens and
         {np.mean([r.output_tokens for r in traffic]):,.0f} answer tokens on average. SLO: first token within
         {a.ttft_slo:g} s and a mean gap of {1000 * a.tpot_slo:g} ms, for {a.share:.0%} of the requests.""")
-    if traffic[-1].arrival < 0.8 * LASTS * stay:
-        lab.say(f"""Careful: this traffic lasts {traffic[-1].arrival:.0f} s, and one request alone stays {stay:.0f} s. The fleet
-            hardly fills up before it is over, so the plan will be too small. Simulate more (--requests).""")
-    task = Task(
-        shape,
-        card,
-        precision,
-        traffic,
-        slo,
-        config,
-        a.router,
-        a.efficiency,
-        a.most,
-        a.tensor_parallel_size,
-        max(stays),
-        cells,
-    )
     if limit := task.what_forbids():
         ways = ", ".join(ways_out(task))
         raise LabError(
             f"no number of replicas meets this SLO. What forbids it is {limit}"
             + (f". Each of these would bring it within reach: {ways}" if ways else "")
         )
-    if traffic[-1].arrival < stay:
-        raise LabError(
-            f"this traffic lasts {traffic[-1].arrival:.3g} s, and one request alone stays {stay:.3g} s: it is over before a fleet "
-            "fills up. Simulate more of it (--requests), or a lower --rate"
-        )
+    lasting = LASTS * task.load.stay
+    if not (a.trace or a.requests):
+        return in_cells(lab, task, rate, lasting)
+    if traffic[-1].arrival < lasting:
+        lab.say(f"""Careful: this traffic lasts {traffic[-1].arrival:.0f} s, and a request on a busy replica stays
+            {task.load.stay:.0f} s: it is over before a fleet fills up. Simulate more of it (--requests).""")
     return task
+
+
+def in_cells(lab: Lab, task: Task, rate: float, lasting: float) -> Task:
+    """The traffic must last long enough for the fleet to fill up. Where that takes too many requests for one simulation, they
+    go to equal fleets side by side ("cells"), each with a router of its own."""
+    needed = rate * lasting  # requests
+    simulated = min(needed, max(len(task.traffic), CELL * task.load.most * lasting))
+    if needed <= len(task.traffic):
+        return task
+    cells = math.ceil(needed / simulated)
+    if cells > 1:
+        lab.say(f"""{rate:,.6g} requests a second are too many for one simulation. So they go to {cells:,} equal fleets side by
+            side, each with a router of its own ("cells"), and one of them is planned here.""")
+    if simulated > 1000:
+        lab.say(f"""Each fleet is tried with {simulated:,.0f} requests, so that it fills up. --requests 600 takes less time, and is less
+            certain.""")
+    return replace(task, traffic=drawn(lab.args, math.ceil(simulated), rate / cells, lab.seed), cells=cells)
 
 
 def ways_out(task: Task) -> Iterator[str]:
