@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
 
 from labkit.errors import LabError
 from labkit.figures import BLUE, GREEN, INK, ORANGE, new_figure
@@ -20,7 +18,6 @@ from labkit.models import find_model
 from labkit.paths import ROOT
 from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer
 from phase1_tokens_embeddings.weights import CARDS, SHAPES, users_that_fit, weight_bytes
-from phase1_tokens_embeddings.weights.ggml_blocks import unpack_nibbles
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
 from phase2_attention_kvcache.measuring.evaluation import bits_per_byte
 from phase2_attention_kvcache.measuring.roofline import measure_ceilings
@@ -29,12 +26,12 @@ from phase2_attention_kvcache.quantization.gptq import quantize_model_gptq
 from phase2_attention_kvcache.quantization.kv_formats import KV_CACHE_DTYPES, RoundingCache, kv_bytes_of_token
 from phase2_attention_kvcache.quantization.quantized_formats import METHODS
 from phase2_attention_kvcache.quantization.quantized_linear import (
-    QuantizedLinear,
     QuantizedWeight,
     is_quantized,
     quantize_model,
     weight_bytes_of,
 )
+from phase2_attention_kvcache.quantization.torch_linear import with_torch_linears
 
 TEXTS = Path(__file__).parent.parent / "texts"
 CALIBRATION = ROOT / "phase1_tokens_embeddings" / "texts" / "tales.txt"
@@ -337,53 +334,7 @@ def tell_speed(lab: Lab, results: Results) -> None:
 def fast_model(lab: Lab, name: str) -> Transformer:
     """GPT-2's shape in a format, with torch's own operators for quantized weights."""
     model = Transformer.random(GPT2_124M, "bfloat16", seed=lab.seed)
-    if name in METHODS:
-        quantize_model(model, name)
-        for parent in list(model.modules()):
-            for child_name, child in list(parent.named_children()):
-                if isinstance(child, QuantizedLinear) and (layer := TorchLinear.of(child)):
-                    setattr(parent, child_name, layer)
-    return model
-
-
-class TorchLinear(nn.Module):
-    """A quantized layer by torch's operator that unpacks on the way. Its scales are in bfloat16."""
-
-    def __init__(self, multiply: Callable[[Tensor], Tensor], bias: Tensor | None) -> None:
-        super().__init__()
-        self.multiply, self.bias = multiply, bias
-
-    @classmethod
-    def of(cls, layer: QuantizedLinear) -> Self | None:
-        """None for a format or a torch that has no such operator."""
-        part = layer.parts[0]
-        planes, outputs = part.planes, part.shape[0]
-        if part.kind == "int8":
-            codes, scales = planes["codes"], planes["scales"][:, 0].bfloat16()
-            multiply = lambda x: torch._weight_int8pack_mm(x, codes, scales)  # noqa: E731
-        elif part.kind == "int4":
-            whole = nn.functional.pad(unpack_nibbles(planes["codes"]), (0, 0, 0, -outputs % 16)).int()
-            zeros, scales = planes["zeros"].float(), planes["scales"].float()
-            # torch's weight is (code - 8) * scale + zero.
-            both = torch.stack((scales, (8 - zeros) * scales), -1).bfloat16()
-            both = nn.functional.pad(both, (0, 0, 0, 0, 0, -outputs % 16)).transpose(0, 1).contiguous()
-            try:
-                packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(whole, 1)
-            except (RuntimeError, AttributeError):
-                return None
-            product = torch.ops.aten._weight_int4pack_mm_for_cpu
-            multiply = lambda x: product(x, packed, 32, both)[:, :outputs]  # noqa: E731
-        else:
-            return None
-        try:
-            multiply(torch.zeros(1, part.shape[1], dtype=torch.bfloat16))
-        except (RuntimeError, AttributeError):
-            return None
-        return cls(multiply, layer.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.multiply(x)
-        return y if self.bias is None else y + self.bias
+    return with_torch_linears(quantize_model(model, name)) if name in METHODS else model
 
 
 def time_steps(lab: Lab, models: dict[str, Transformer]) -> dict[str, tuple[float, float]]:
