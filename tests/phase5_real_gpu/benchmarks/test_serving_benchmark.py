@@ -64,7 +64,7 @@ def test_ratios_compare_equal_bits():
 def test_a_python_without_llama_cpp():
     settings = dict(model="none", max_num_seqs=1, max_model_len=64, threads=1)
     with pytest.raises(LabError, match="holds no xllamacpp"):
-        Worker(sys.executable, serving_benchmark.GGUF_WORKER, "xllamacpp", engine="xllamacpp", **settings)
+        Worker(sys.executable, serving_benchmark.LLAMACPP_WORKER, "xllamacpp", **settings)
 
 
 @pytest.mark.proof

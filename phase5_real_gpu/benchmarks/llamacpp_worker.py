@@ -1,6 +1,6 @@
-"""llama.cpp or OpenVINO in a process of its own: answers a line of JSON to each line it is given. See vllm_process.py.
+"""llama.cpp in a process of its own: answers a line of JSON to each line it is given. See vllm_process.py.
 
-    python gguf_worker.py SETTINGS        SETTINGS: {"engine": "xllamacpp", "model": FILE.gguf, "threads": 2, ...}
+    python llamacpp_worker.py SETTINGS        SETTINGS: {"model": FILE.gguf, "threads": 2, ...}
 
 It runs in an environment that holds the package, so it imports nothing of the course. The first line it writes says
 {"ready": version}, or {"missing": package}. The one question it knows is
@@ -17,15 +17,19 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from typing import Any
 
+PACKAGE = "xllamacpp"
 Requests = list[tuple[list[int], int]]
-Serve = Callable[[Requests], list[int]]  # how many tokens each request got
 
 if __name__ == "__main__":
     sys.path.pop(0)  # the script's folder, where modules could hide others of the same name
 
 
-def start_llamacpp(settings: dict[str, Any]) -> Serve:
-    """Its server, in this process: requests join and leave its batch as they come and go."""
+def start(settings: dict[str, Any]) -> Callable[[Requests], list[int]]:
+    """Its server, in this process: requests join and leave its batch as they come and go.
+
+    Returns:
+        serves requests, and says how many tokens each of them got.
+    """
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -51,30 +55,6 @@ def start_llamacpp(settings: dict[str, Any]) -> Serve:
     return lambda requests: list(pool.map(complete, requests))
 
 
-def start_openvino(settings: dict[str, Any]) -> Serve:
-    """Its pipeline for one batch: prompts of one length that want equally many tokens."""
-    import numpy as np
-    import openvino
-    import openvino_genai
-
-    pipeline = openvino_genai.LLMPipeline(settings["model"], "CPU", INFERENCE_NUM_THREADS=settings["threads"])
-
-    def serve(requests: Requests) -> list[int]:
-        config = openvino_genai.GenerationConfig()
-        config.ignore_eos, config.do_sample, config.apply_chat_template = True, False, False
-        config.max_new_tokens = requests[0][1]
-        ids = np.array([prompt for prompt, _ in requests], dtype=np.int64)
-        tensors = openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids))
-        return [
-            len(row) for row in pipeline.generate(openvino_genai.TokenizedInputs(*tensors), config).tokens
-        ]
-
-    return serve
-
-
-STARTERS = {"xllamacpp": start_llamacpp, "openvino_genai": start_openvino}
-
-
 def main() -> None:
     # Libraries print to stdout as they like; answers go through a channel of their own.
     answers = os.fdopen(os.dup(1), "w")
@@ -83,16 +63,14 @@ def main() -> None:
     def answer(**what: Any) -> None:
         print(json.dumps(what), file=answers, flush=True)
 
-    settings = json.loads(sys.argv[1])
-    package = settings["engine"]
     try:
-        serve = STARTERS[package](settings)
+        serve = start(json.loads(sys.argv[1]))
     except ModuleNotFoundError as error:
-        if error.name != package:
+        if error.name != PACKAGE:
             raise
-        answer(missing=package)
+        answer(missing=PACKAGE)
         return
-    answer(ready=version(package))
+    answer(ready=version(PACKAGE))
     for line in sys.stdin:
         requests = json.loads(line)["requests"]
         began = time.perf_counter()
