@@ -4,17 +4,15 @@ Phase 3 brings a cache in blocks for many sequences, phase 5 one for a GPU. All 
 changes.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from phase2_attention_kvcache.model.attention import attention
 from phase2_attention_kvcache.model.config import ModelConfig
-
-# Of the ways a GPU has for fused attention, cuDNN's makes a plan for each new length. Here every token has a new one.
-torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 class AttentionRule(NamedTuple):
@@ -31,10 +29,16 @@ class AttentionRule(NamedTuple):
 
 def attention_rules(config: ModelConfig) -> list[AttentionRule]:
     """The rule of each layer."""
-    return [
-        AttentionRule(config.attention_scale, config.window(layer), config.attn_softcap)
-        for layer in range(config.num_layers)
-    ]
+    layers = range(config.num_layers)
+    return [AttentionRule(config.attention_scale, config.window(i), config.attn_softcap) for i in layers]
+
+
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    """`F.scaled_dot_product_attention`; on a GPU without cuDNN, which makes a plan for each new length: every token has one."""
+    if not q.is_cuda:
+        return F.scaled_dot_product_attention(q, k, v, **how)
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+        return F.scaled_dot_product_attention(q, k, v, **how)
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule | None = None) -> Tensor:
@@ -59,16 +63,16 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule | None
         # One token sees all keys: no mask. The heads that share a KV head become rows of one query,
         # so the shared keys are read once for all of them.
         rows = q.view(1, num_kv_heads, num_heads // num_kv_heads, head_dim)
-        return F.scaled_dot_product_attention(rows, keys, values, scale=scale).view(1, num_heads, head_dim)
+        return fused_attention(rows, keys, values, scale=scale).view(1, num_heads, head_dim)
     queries = q.transpose(0, 1)[None]
     how = dict(scale=scale, enable_gqa=num_heads != num_kv_heads)
     if n == m and (window is None or m <= window):
-        out = F.scaled_dot_product_attention(queries, keys, values, is_causal=True, **how)
+        out = fused_attention(queries, keys, values, is_causal=True, **how)
     else:
         sees = torch.ones(n, m, dtype=torch.bool, device=q.device).tril(diagonal=m - n)
         if window is not None:
             sees = sees.triu(diagonal=m - n - window + 1)
-        out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=sees, **how)
+        out = fused_attention(queries, keys, values, attn_mask=sees, **how)
     return out[0].transpose(0, 1)
 
 
@@ -128,10 +132,7 @@ class ContiguousKVCache:
         return causal_attention(q, *self.append(layer, k, v), self._rules[layer])
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the keys and values of N new tokens.
-
-        Args:
-            k, v: [N, num_kv_heads, head_dim].
+        """Store the keys and values of N new tokens, [N, num_kv_heads, head_dim] each.
 
         Returns:
             keys and values of all tokens so far, [M, num_kv_heads, head_dim] each.

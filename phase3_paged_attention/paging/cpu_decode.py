@@ -8,10 +8,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from phase2_attention_kvcache.model.caches import AttentionRule
+from phase2_attention_kvcache.model.caches import AttentionRule, fused_attention
 from phase3_paged_attention.paging.kv_storage import KVStorage
 
 KERNEL = "phase3_paged_attention.compiled.cpu_kernel"
@@ -108,7 +107,7 @@ class GatherDecode:
         keys, values = (self._gather(kind, layer, reach, batch) for kind in (0, 1))
         rows = q.view(batch, num_kv_heads, num_heads // num_kv_heads, head_dim)
         if softcap is None:
-            out = F.scaled_dot_product_attention(rows, keys, values, attn_mask=reach.mask, scale=scale)
+            out = fused_attention(rows, keys, values, attn_mask=reach.mask, scale=scale)
         else:  # torch's own function knows none
             scores = scale * rows.float() @ keys.float().mT
             scores = softcap * torch.tanh(scores / softcap)
