@@ -52,7 +52,7 @@ def attend_part(
     largest[:], total[:], acc[:] = np.float32(-1e30), np.float32(0), np.float32(0)
     scores = np.empty(
         (num_heads, block_size + 3), np.float32
-    )  # scores behind those of the last token count for nothing
+    )  # those behind the last token count for nothing
     flat, shrink = scores.reshape(-1), np.empty(num_heads, np.float32)
     for logical in range(first, min(end, first + share)):
         keys, values = k_cache[table[logical]], v_cache[table[logical]]
@@ -105,12 +105,8 @@ def attend_part(
                 kv, sums = head // group, acc[head]
                 v0, v1 = values[t, kv], values[min(t + 1, last), kv]
                 v2, v3 = values[min(t + 2, last), kv], values[min(t + 3, last), kv]
-                w0, w1, w2, w3 = (
-                    scores[head, t],
-                    scores[head, t + 1],
-                    scores[head, t + 2],
-                    scores[head, t + 3],
-                )
+                w0, w1 = scores[head, t], scores[head, t + 1]
+                w2, w3 = scores[head, t + 2], scores[head, t + 3]
                 for i in range(head_dim):
                     sums[i] += w0 * widen(v0[i]) + w1 * widen(v1[i]) + w2 * widen(v2[i]) + w3 * widen(v3[i])
 
@@ -174,21 +170,17 @@ def splits_for(batch: int) -> int:
     return max(1, -(-2 * config.NUMBA_NUM_THREADS // batch))
 
 
-def as_numbers(rules: Sequence[AttentionRule]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What compiled code reads: scales (float32), windows (int32) and soft caps (float32) of all layers."""
-    scales, windows, softcaps = zip(*rules)
-    return (
-        np.array(scales, np.float32),
-        np.array([EVERYTHING if window is None else window for window in windows], np.int32),
-        np.array([softcap or 0 for softcap in softcaps], np.float32),
-    )
+def as_numbers(rule: AttentionRule) -> tuple[np.float32, np.int32, np.float32]:
+    """Scale, window and soft cap as compiled code reads them."""
+    scale, window, softcap = rule
+    return np.float32(scale), EVERYTHING if window is None else np.int32(window), np.float32(softcap or 0)
 
 
 class CompiledDecode:
     """Decode steps of a paged cache with the kernel: from tensors to its arrays and back."""
 
     def __init__(self, storage: KVStorage, rules: Sequence[AttentionRule]) -> None:
-        self.rules = as_numbers(rules)
+        self.rules = [as_numbers(rule) for rule in rules]
         use_threads_of_torch()
         self.k_cache = [stored_bits(layer) for layer in storage.k_cache]
         self.v_cache = [stored_bits(layer) for layer in storage.v_cache]
@@ -198,17 +190,7 @@ class CompiledDecode:
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         out = torch.empty(q.shape, dtype=torch.float32)
-        scales, windows, softcaps = self.rules
-        paged_decode_cpu(
-            q.float().contiguous().numpy(),
-            self.k_cache[layer],
-            self.v_cache[layer],
-            self.block_tables,
-            self.context_lens,
-            scales[layer],
-            windows[layer],
-            softcaps[layer],
-            splits_for(len(q)),
-            out.numpy(),
-        )
+        stored = (self.k_cache[layer], self.v_cache[layer], self.block_tables, self.context_lens)
+        queries = q.float().contiguous().numpy()
+        paged_decode_cpu(queries, *stored, *self.rules[layer], splits_for(len(q)), out.numpy())
         return out.to(q.dtype)

@@ -39,24 +39,6 @@ def _widen(x):
     return lambda x: np.float32(x)
 
 
-def narrow(x, like):
-    """A float32 as the array `like` stores numbers. The reverse of `widen`, rounded to the nearest, ties to even."""
-    raise NotImplementedError("only compiled code calls it")
-
-
-@overload(narrow, inline="always")
-def _narrow(x, like):
-    if like.dtype != types.uint16:
-        return lambda x, like: x
-
-    def rounded(x, like):
-        bits = np.float32(x).view(np.uint32)
-        odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
-        return np.uint16(np.uint32(bits + np.uint32(np.uint32(0x7FFF) + odd)) >> np.uint32(16))
-
-    return rounded
-
-
 @njit(fastmath=True, cache=True, error_model="numpy")
 def exp(x):
     """e ** x, float32, within one part in four million. Compiled for 8 or 16 numbers at a time, which `np.exp` is not.

@@ -7,6 +7,8 @@ packed32    the same on bfloat16 weights widened to float32: some processors com
 few rows    our own kernel (`few_rows.py`).
 """
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,9 +18,8 @@ from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLine
 from phase3_paged_attention.paging import compiled_kernel
 from phase4_scheduler.cpu.choice import ROWS, Make, Run, Times, measured_times, num_copies
 
-CALL = 20  # microseconds: what a fused block saves for each linear layer in it, in calls of torch from Python
-BITS = {"int8": 8, "q8_0": 8, "int4": 4, "q4_0": 4}
-"""The quantized formats that our kernel reads."""
+FEW = 16  # rows: the most that our kernel is taken for, whatever was measured on a machine with other work to do
+KINDS = {"int8", "q8_0", "int4", "q4_0"}  # the quantized formats that our kernel reads
 
 
 class CPULinear(nn.Module):
@@ -27,26 +28,24 @@ class CPULinear(nn.Module):
     Args:
         ways: each makes something that multiplies with this layer's weights.
         times: of each way, see `measured_times`.
-        matrix: the layer as our kernel takes it, if it can.
 
     Attributes:
         ways: by number of rows (a number between two of them counts as the larger), the name of the way.
-        most_rows: up to so many rows a fused block computes this layer with our kernel.
     """
 
-    def __init__(self, ways: dict[str, Make], times: Times, matrix: tuple | None) -> None:
+    def __init__(self, ways: dict[str, Make], times: Times) -> None:
         super().__init__()
-        best = [min(times, key=lambda way: times[way][i]) for i in range(len(ROWS))]
-        self.ways = dict(zip(ROWS, best, strict=True))
-        runs = {way: ways[way]() for way in dict.fromkeys(best)}
-        self._many = runs[best[-1]]
+        self.ways = {
+            rows: min(
+                (way for way in times if rows <= FEW or way != "few rows"), key=lambda way: times[way][i]
+            )
+            for i, rows in enumerate(ROWS)
+        }
+        runs = {way: ways[way]() for way in dict.fromkeys(self.ways.values())}
+        self._many = runs[self.ways[ROWS[-1]]]
         self._few: list[Run] = [self._many]  # by number of rows, from 0
         for rows, way in self.ways.items():
             self._few += [runs[way]] * (rows + 1 - len(self._few))
-        own = times.get("few rows")
-        fits = [n for i, n in enumerate(ROWS) if own and own[i] <= 1.1 * times[best[i]][i] + CALL]
-        self.most_rows = max(fits, default=0)
-        self.matrix = matrix if self.most_rows else None
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [N, in] -> [N, out]."""
@@ -61,57 +60,50 @@ def float_linear(
 
     Args:
         weight: [out, in].
-        may_copy: there is memory for a second copy of the weights. may_widen: for one in float32 as well.
+        may_copy: there is memory for two copies of the weights. may_widen: for one in float32 as well.
     """
     weight = weight.detach().contiguous()
     bias = None if bias is None else bias.detach()
-    matrix = None
-    if compiled_kernel() is not None:
-        from phase4_scheduler.cpu import (
-            few_rows,
-        )  # numba takes half a second to import: not before it is needed
+    ways: dict[str, Make] = {"torch": lambda: lambda x: F.linear(x, weight, bias)}
+    if may_copy and weight.shape[1] % GROUP == 0 and compiled_kernel() is not None:
+        from phase4_scheduler.cpu import few_rows  # numba takes half a second to import
 
-        matrix = few_rows.float_matrix(weight, bias)
+        ways["few rows"] = lambda: _few_rows(few_rows.float_matrix(weight, bias))
+    if may_copy and pack(weight[:1], bias=None) is not None:
+        ways["packed"] = lambda: pack(weight, bias)
+    if may_widen and weight.dtype == torch.bfloat16 and pack(weight[:1].float(), bias=None) is not None:
+        ways["packed32"] = lambda: pack_wide(weight, bias)
 
-    def ways(weight: Tensor) -> dict[str, Make]:
-        found: dict[str, Make] = {"torch": lambda: lambda x: F.linear(x, weight, bias)}
-        if matrix is not None:
-            here = few_rows.float_matrix(weight, bias)
-            found["few rows"] = lambda: lambda x: few_rows.multiply_rows(x, here)
-        if may_copy and (pack(weight[:1], bias=None) is not None):
-            found["packed"] = lambda: pack(weight, bias)
-        if may_widen and weight.dtype == torch.bfloat16 and pack(weight[:1].float(), bias=None) is not None:
-            found["packed32"] = lambda: pack_wide(weight, bias)
-        return found
+    def torch_on_a_copy() -> Run:  # the other ways make one anyway
+        copied = weight.clone()
+        return lambda x: F.linear(x, copied, bias)
 
-    ours = ways(weight)
-    times = measured_times(
-        str(weight.dtype).removeprefix("torch."),
-        weight.shape,
-        weight.dtype,
-        {way: (lambda way=way: ways(weight.clone())[way]()) for way in ours},
-        num_copies(weight.nbytes),
+    name = str(weight.dtype).removeprefix("torch.")
+    measured = ways | {"torch": torch_on_a_copy}
+    return CPULinear(
+        ways, measured_times(name, weight.shape, weight.dtype, measured, num_copies(weight.nbytes))
     )
-    return CPULinear(ours, times, matrix)
 
 
 def quantized_linear(layer: QuantizedLinear, dtype: torch.dtype) -> CPULinear | None:
     """A quantized layer. dtype: of the activations. None where our kernel does not read its format."""
     kinds = {part.kind for part in layer.parts}
-    outputs, inputs = layer.shape
-    if len(kinds) > 1 or not kinds <= BITS.keys() or inputs % GROUP or compiled_kernel() is None:
+    if len(kinds) > 1 or not kinds <= KINDS or layer.shape[1] % GROUP or compiled_kernel() is None:
         return None
     from phase4_scheduler.cpu import few_rows
 
     [kind] = kinds
     names = layer.parts[0].planes
     planes = {name: torch.cat([part.planes[name] for part in layer.parts]) for name in names}
-    matrix = few_rows.quantized_matrix(kind, planes, layer.bias)
-    ways: dict[str, Make] = {
-        "torch": lambda: layer.forward,
-        "few rows": lambda: lambda x: few_rows.multiply_rows(x, matrix),
-    }
-    return CPULinear(ways, measured_times(kind, (outputs, inputs), dtype, ways, 1), matrix)
+    run = _few_rows(few_rows.quantized_matrix(kind, planes, layer.bias))
+    ways: dict[str, Make] = {"torch": lambda: layer.forward, "few rows": lambda: run}
+    return CPULinear(ways, measured_times(kind, layer.shape, dtype, ways, 1))
+
+
+def _few_rows(matrix: NamedTuple) -> Run:
+    from phase4_scheduler.cpu.few_rows import multiply_rows
+
+    return lambda x: multiply_rows(x, matrix)
 
 
 def pack(weight: Tensor, bias: Tensor | None) -> Run | None:
@@ -120,11 +112,7 @@ def pack(weight: Tensor, bias: Tensor | None) -> Run | None:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
         run = lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")  # noqa: E731
         run(weight.new_zeros(1, weight.shape[1]))
-    except (
-        RuntimeError,
-        AttributeError,
-        NotImplementedError,
-    ):  # a torch without it, a number format, a shape
+    except (RuntimeError, AttributeError):  # a torch without it, a number format, a shape
         return None
     return run
 

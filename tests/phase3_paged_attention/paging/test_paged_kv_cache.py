@@ -176,10 +176,9 @@ def decode_compiled(step, num_splits):
     out = torch.full(step.q.shape, math.nan)
     from phase3_paged_attention.compiled.cpu_kernel import as_numbers
 
-    [scale], [window], [softcap] = as_numbers([step.rule])
     compiled_kernel()(
         step.q.float().numpy(), *(b.numpy() for b in bits), step.padded_tables().numpy(),
-        np.array(step.context_lens, dtype=np.int32), scale, window, softcap, num_splits, out.numpy(),
+        np.array(step.context_lens, dtype=np.int32), *as_numbers(step.rule), num_splits, out.numpy(),
     )  # fmt: skip
     return out
 
