@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Compiled files are kept, whatever the environment says: each test process would compile all tests anew, for seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: course test proof fuzz variants setup lock wheels notebooks companions student online figures ledger web clean
+.PHONY: course test proof fuzz variants setup lock wheels notebooks companions student figures ledger web clean
 .DEFAULT_GOAL := course
 
 # Run the core scripts of the course in their quick form; ends with many users streaming and the ledger of claims.
@@ -86,10 +86,6 @@ wheels: setup
 # For a teacher: the course without the solutions, in a new FOLDER.
 student: setup
 	$(BIN)/python -m exercises.publishing.student_edition $(FOLDER)
-
-# For a teacher: the companion notebooks with a badge for Google Colab, and a cell that installs the course from REPOSITORY.
-online: setup
-	$(BIN)/python -m exercises.publishing.online $(REPOSITORY)
 
 # For developers: work out requirements.lock anew, all packages with the hashes of their files. Without torch and
 # triton: which of their many files is right depends on the machine.

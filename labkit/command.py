@@ -214,10 +214,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser("next", help="the next script or exercise on a path").add_argument(
         "level", nargs="?", choices=list(LEVELS), default="core", help="the core, and this level (core)"
     )
-    notes = commands.add_parser(
-        "progress", help="the exercises: which are solved, hints used, predictions scored"
-    )
-    notes.add_argument("--json", action="store_true", help="the same for a program to read")
+    commands.add_parser("progress", help="the exercises: which are solved, hints used, predictions scored")
     a_notebook = "its path, its name or its number, such as p1e1_pairs or 1.1"
     for name, word, means, does in (
         ("check", "notebook", a_notebook, "run a notebook from top to bottom, and say what came out"),
@@ -269,7 +266,7 @@ def _obey(argv: Sequence[str]) -> int:
         case "next":
             return exercises("next", args.level)
         case "progress":
-            return exercises("progress", *(["--json"] if args.json else []))
+            return exercises("progress")
     return exercises(args.command, " ".join(args.words))
 
 

@@ -7,25 +7,28 @@ The fork with the answer writes a transcript (exercises/judging/transcript.py). 
 replays it: its verdict counts.
 """
 
+import ast
+import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import nbformat
 
 from exercises import grading
-from exercises.classroom.copies import shapes_of
 from exercises.classroom.room import shut_in
 from exercises.judging import transcript
-from exercises.judging.plain_runs import run_cells, without_magic
+from exercises.judging.plain_runs import parsed, run_cells, without_magic
 from exercises.judging.registry import find
-from exercises.judging.sandbox import BORROWED, calm_down, died, judge, limit_memory, run_apart
-from exercises.judging.source_check import imported_source
+from exercises.judging.sandbox import calm_down, died, judge, limit_memory, run_apart
+from exercises.judging.sources import cut, source_of
 from exercises.judging.transcript import Decoder, Encoder, Player, Recorder
 from exercises.judging.verdict import Exercise, NotAttempted, NotYet, Verdict
+
+LONG_ENOUGH = 6  # lines beyond the stub: shorter answers are alike by nature
 
 
 def recorded(exercise: Exercise, answers: Sequence[Any]) -> tuple[Verdict, list[str]]:
@@ -40,10 +43,9 @@ def recorded(exercise: Exercise, answers: Sequence[Any]) -> tuple[Verdict, list[
 
 def replayed(exercise: Exercise, lines: Sequence[str]) -> Verdict:
     """Judge by the transcript."""
-    player = Player(lines)
-    transcript.current = player
+    transcript.current = player = Player(lines)
     try:
-        return judge(exercise, Decoder([])(json.loads(next(player.lines))), check_source=False)
+        return judge(exercise, Decoder([])(json.loads(next(player.lines))))
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, StopIteration) as error:
         return Verdict("not yet", "unusable-result", f"Its results cannot be read ({type(error).__name__}).")
     finally:
@@ -55,23 +57,17 @@ def run_answer(name: str, cells: list[str]) -> bytes:
     exercise = find(name)
     lines: list[str] = []
     try:
-        if source := imported_source(cells):
-            raise NotYet("borrowed", BORROWED.format(source[0].upper() + source[1:]), about=source)
         names = _defined_by(exercise, cells)
         verdict, lines = recorded(exercise, [names[asked] for asked in exercise.asks])
     except NotYet as error:
-        verdict = Verdict(error.state, error.diagnosis, error.says, about=error.about)
+        verdict = Verdict(error.state, error.diagnosis, error.says)
     return "\n".join([json.dumps(asdict(verdict)), *lines]).encode()
 
 
 def _defined_by(exercise: Exercise, cells: list[str]) -> dict[str, Any]:
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(without_magic(cell)) for cell in cells])
-    check, hint = grading.check, grading.hint
     grading.check = grading.hint = lambda *_, **__: None  # the notebook's own calls do nothing here
-    try:
-        names, ran = run_cells(nb, exercise.name, go_on=True)
-    finally:
-        grading.check, grading.hint = check, hint
+    names, ran = run_cells(nb, exercise.name, go_on=True)
     if missing := [name for name in exercise.asks if name not in names]:
         for cell in ran:
             if cell["outcome"] == "failed":
@@ -89,27 +85,45 @@ def replay_answer(name: str, cells: list[str], told: bytes) -> bytes:
     forged = claimed.state == "correct" and verdict.state != "correct"
     if verdict.state != "correct" and claimed.state in ("not yet", "not attempted"):
         verdict = claimed  # in the words of the process that had the answer
-    return json.dumps(
-        {"verdict": asdict(verdict), "forged": forged, "shapes": shapes_of(name, cells)}
-    ).encode()
+    return json.dumps({"verdict": asdict(verdict), "forged": forged, "code": code_of(name, cells)}).encode()
 
 
 def result_of(name: str, cells: list[str], isolated: bool) -> dict[str, Any]:
     """What is told of one answer."""
     seconds = find(name).seconds
-    prepare = shut_in if isolated else calm_down
-    work = partial(run_answer, name, cells)
-    told, code, called = run_apart(work, seconds, prepare=prepare, at_most=transcript.LONGEST, until=0)
-    verdict = died(code, seconds, called) if code != 0 or not told else None
-    if verdict is None:
-        replay = partial(replay_answer, name, cells, told)
-        told, code, _ = run_apart(replay, 2 * seconds + 10, prepare=limit_memory, until=0)
-        if code == 0:
-            return json.loads(told)
-        verdict = Verdict(
-            "not yet", "unusable-result", "Its results could not be judged within time and memory."
-        )
-    return {"verdict": asdict(verdict), "forged": False, "shapes": {}}
+    told, code, called = run_apart(
+        partial(run_answer, name, cells), seconds, prepare=shut_in if isolated else calm_down
+    )
+    if not told:
+        return {"verdict": asdict(died(code, seconds, called)), "forged": False, "code": ""}
+    found, _, _ = run_apart(partial(replay_answer, name, cells, told), 2 * seconds + 10, prepare=limit_memory)
+    if found:
+        return json.loads(found)
+    says = "Its results could not be judged within time and memory."
+    return {"verdict": asdict(Verdict("not yet", "unusable-result", says)), "forged": False, "code": ""}
+
+
+# ------------------------------------------------------------------ whose code is it?
+
+
+def code_of(name: str, cells: Iterable[str]) -> str:
+    """A hash of the functions and classes that an exercise asks for, without comments and layout; "" for a short answer."""
+    code = _definitions(name, cells)
+    stub = _definitions(name, [cut(source_of(name).read_text(encoding="utf-8")).student])
+    if code.count("\n") - stub.count("\n") < LONG_ENOUGH:
+        return ""
+    return hashlib.sha256(code.encode("utf-8", "replace")).hexdigest()
+
+
+@cache
+def code_of_solution(name: str) -> str:
+    return code_of(name, [cut(source_of(name).read_text(encoding="utf-8")).solution])
+
+
+def _definitions(name: str, cells: Iterable[str]) -> str:
+    trees = [tree for cell in cells if (tree := parsed(without_magic(cell)))]
+    parts = [n for tree in trees for n in tree.body if getattr(n, "name", "") in find(name).asks]
+    return "\n".join(map(ast.unparse, parts))
 
 
 def main(isolated: bool) -> None:

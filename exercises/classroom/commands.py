@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,18 +48,18 @@ def hand_in(console: Console, learner: str) -> int:
 
 def grade_folder(console: Console, folder: str) -> int:
     """Run all answers again, show what came out, and write it beside them as grades.csv and totals.csv."""
+    if not hasattr(os, "fork"):
+        raise LabError("lab grade needs Linux, macOS, WSL or the container: see docs/TEACHING.md")
     by_answer, by_learner = (Path(folder) / name for name in TABLES)
     handed_in = submissions_in(Path(folder))
     submissions = [found for found in handed_in if isinstance(found, Submission)]
-    unread = sorted((f for f in handed_in if isinstance(f, Unread)), key=lambda found: found.name)
+    unread = [found for found in handed_in if isinstance(found, Unread)]
     for found in unread:
         console.print(f"[yellow]{escape(f'{found.name}: {found.why}')}[/]", soft_wrap=True)
     if not submissions:
-        raise LabError(f"nothing was handed in: no file of `lab submit` and no notebooks in {folder}")
+        raise LabError(f"nothing was handed in: no file of `lab submit` in {folder}")
     check_writable(by_answer)
     check_writable(by_learner)
-    submissions.sort(key=lambda submission: submission.learner.casefold())
-    _tell_apart(submissions)
     answers = sum(len(s.answers) for s in submissions)
     rooms = _rooms(console, min(answers, os.cpu_count() or 1))
     with Progress(console=console, transient=True) as bar:
@@ -74,7 +73,7 @@ def grade_folder(console: Console, folder: str) -> int:
     totals = report.totals_of(submissions, graded)
     report.show(console, totals, graded)
     write_whole(by_answer, report.as_csv(graded))
-    write_whole(by_learner, report.totals_as_csv(totals, [found for found in unread if not found.replaced]))
+    write_whole(by_learner, report.totals_as_csv(totals, unread))
     console.print(f"\na line an answer: {escape(short(by_answer))}", soft_wrap=True)
     console.print(f"a line a learner: {escape(short(by_learner))}", soft_wrap=True)
     return 0
@@ -99,15 +98,6 @@ def _rooms(console: Console, number: int) -> list[Room]:
     if not agreed:
         raise LabError("nothing was run: grade on Linux or in the container, or type yes")
     return [Room(isolated) for _ in range(number)]
-
-
-def _tell_apart(submissions: list[Submission]) -> None:
-    """Two of one name (each in a folder of its own): the second gets a number."""
-    times: Counter[str] = Counter()
-    for submission in submissions:
-        times[submission.learner] += 1
-        if times[submission.learner] > 1:
-            submission.learner += f" ({times[submission.learner]})"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from exercises.classroom.copies import solution_shapes
+from exercises.classroom.answering import code_of_solution
 from exercises.classroom.room import Room
 from exercises.classroom.submission import Answer, Submission, is_solution_notebook
 from exercises.judging.sources import all_names
@@ -24,7 +24,7 @@ class Graded:
     answer: Answer
     verdict: Verdict
     look_at: list[str] = field(default_factory=list)
-    shapes: dict[str, str] = field(default_factory=dict)  # functions and classes, to compare learners by
+    code: str = ""  # a hash, to compare learners by
 
     @property
     def solved(self) -> bool:
@@ -73,30 +73,27 @@ def _graded(submission: Submission, name: str, result: dict[str, Any] | None) ->
         says = "The answer ended or stopped the process that judged it."
         return Graded(submission.learner, name, answer, Verdict("not yet", "ends-the-grading", says))
     verdict = Verdict(**{field: visible(text, 2000) for field, text in result["verdict"].items()})
-    graded = Graded(submission.learner, name, answer, verdict, shapes=result["shapes"])
-    if verdict.diagnosis == "borrowed":
-        graded.look_at.append(f"uses {verdict.about}")
+    graded = Graded(submission.learner, name, answer, verdict)
     if result["forged"]:
         graded.look_at.append("claims to be correct, and its results are not")
     if answer.solved and not graded.solved:
         graded.look_at.append(f"noted as solved, but graded again: {verdict.diagnosis}")
     if is_solution_notebook(name, answer.cells):
         graded.look_at.append("is the solution notebook, copied")
-    for part, shape in solution_shapes(name).items():
-        if graded.shapes.get(part) == shape:
-            shown = " (hint 4 showed it)" if (answer.hints or 0) >= 4 else ""
-            graded.look_at.append(f"`{part}` is the solution{shown}")
-            del graded.shapes[part]
+    elif result["code"] and result["code"] == code_of_solution(name):
+        graded.look_at.append("is the solution" + " (hint 4 showed it)" * (answer.hints >= 4))
+    else:
+        graded.code = result["code"]
     return graded
 
 
 def _compare_learners(graded: list[Graded]) -> None:
-    """Answers of two learners that are the same but for names."""
-    alike: dict[tuple[str, str, str], list[Graded]] = defaultdict(list)
+    """Answers of two learners that are the same but for comments and layout."""
+    alike: dict[tuple[str, str], list[Graded]] = defaultdict(list)
     for one in graded:
-        for part, shape in one.shapes.items():
-            alike[one.exercise, part, shape].append(one)
-    for (_, part, _), group in alike.items():
+        if one.code:
+            alike[one.exercise, one.code].append(one)
+    for group in alike.values():
         for one in group:
             if others := [other.learner for other in group if other is not one]:
-                one.look_at.append(f"`{part}` is the same as that of {', '.join(others)}")
+                one.look_at.append(f"is the same as that of {', '.join(others)}")

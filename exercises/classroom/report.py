@@ -3,7 +3,7 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from exercises.classroom.grade import Graded
-from exercises.classroom.submission import Submission, Unread, graders_fingerprint
+from exercises.classroom.submission import Submission, Unread
 from exercises.judging.sandbox import UNHARMED
 from exercises.judging.sources import all_names
 from labkit.terminal import escape
@@ -31,32 +31,24 @@ def short_name(exercise: str) -> str:
 
 @dataclass(frozen=True)
 class Total:
-    """What a learner's answers sum up to. None: no notes came with the answers."""
+    """What a learner's answers sum up to."""
 
     learner: str
     solved: int
     handed_in: int
-    tries: int | None
-    hints: int | None
+    tries: int
+    hints: int
     looks: int
-    other_graders: bool  # than the course's: changed, or of another version
 
 
 def totals_of(submissions: list[Submission], graded: list[Graded]) -> list[Total]:
     found = []
     for submission in submissions:
         own = [one for one in graded if one.learner == submission.learner]
-        tries, hints = _sum(one.answer.tries for one in own), _sum(one.answer.hints for one in own)
-        other = submission.graders not in ("", graders_fingerprint())
-        looks = sum(bool(one.look_at) for one in own) + other
-        solved = sum(one.solved for one in own)
-        found.append(Total(submission.learner, solved, len(own), tries, hints, looks, other))
+        tries, hints = sum(one.answer.tries for one in own), sum(one.answer.hints for one in own)
+        looks, solved = sum(bool(one.look_at) for one in own), sum(one.solved for one in own)
+        found.append(Total(submission.learner, solved, len(own), tries, hints, looks))
     return found
-
-
-def _sum(numbers: Iterable[int | None]) -> int | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if known else None
 
 
 def show(console: Console, totals: list[Total], graded: list[Graded]) -> None:
@@ -66,19 +58,16 @@ def show(console: Console, totals: list[Total], graded: list[Graded]) -> None:
     for column in ("solved", "tries", "hints", "look at"):
         table.add_column(column, justify="right", no_wrap=True)
     for total in totals:
-        notes = ("–" if number is None else str(number) for number in (total.tries, total.hints))
         looks = f"[yellow]{total.looks}[/]" if total.looks else ""
-        table.add_row(escape(total.learner), f"{total.solved} of {total.handed_in}", *notes, looks)
+        solved = f"{total.solved} of {total.handed_in}"
+        table.add_row(escape(total.learner), solved, str(total.tries), str(total.hints), looks)
     console.print(table)
     console.print(f"[dim]of the answers that were handed in; the course has {len(all_names())} exercises[/]")
-    other = "its graders are not the course's: changed, or of another version"
-    lines = [f"{escape(total.learner)}: {other}" for total in totals if total.other_graders]
-    for one in graded:
-        lines += [f"{escape(one.learner)} {short_name(one.exercise)}: {escape(why)}" for why in one.look_at]
-    if lines:
+    if any(one.look_at for one in graded):
         console.print("\n[bold]Look at these[/] (a reason to ask, not a proof)")
-        for line in lines:
-            console.print(line, highlight=False)
+    for one in graded:
+        for why in one.look_at:
+            console.print(escape(f"{one.learner} {short_name(one.exercise)}: {why}"), highlight=False)
     mistakes = Counter((one.exercise, one.verdict.diagnosis) for one in graded if one.verdict.diagnosis)
     if mistakes:
         console.print("\n[bold]Mistakes met most[/]")
@@ -92,10 +81,9 @@ def as_csv(graded: list[Graded]) -> str:
     rows = []
     for one in graded:
         answer, verdict = one.answer, one.verdict
-        noted = {True: "yes", False: "no", None: ""}[answer.solved]
-        row = [one.learner, one.exercise, verdict.state, verdict.diagnosis, answer.tries, answer.hints, noted]
-        says = verdict.says.removesuffix(UNHARMED)  # that is for the learner
-        rows.append([*row, answer.first_try, answer.solved_at, "; ".join(one.look_at), says])
+        row = [one.learner, one.exercise, verdict.state, verdict.diagnosis, answer.tries, answer.hints]
+        row += ["yes" if answer.solved else "no", answer.first_try, answer.solved_at, "; ".join(one.look_at)]
+        rows.append([*row, verdict.says.removesuffix(UNHARMED)])  # that is for the learner
     return _table(COLUMNS, rows)
 
 

@@ -5,6 +5,7 @@ ground over whatever the theme has; the text keeps the theme's own colour, so it
 """
 
 import io
+import re
 import sys
 import textwrap
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ COLOURS = {
     "not attempted": "128, 136, 148",
     "hint": "52, 120, 214",
 }
+FRAME = "padding:0.5em 1em; max-width:52em; line-height:1.45; overflow-wrap:break-word; word-break:normal"
+CODE = "white-space:pre-wrap; word-break:normal; background:transparent; color:inherit; text-align:left"
 RUNGS = ("a nudge", "the formula", "in pseudo-code", "the solution")
 
 
@@ -35,55 +38,27 @@ class Box:
 
     def _repr_html_(self) -> str:
         rgb = COLOURS[self.state]
-        rows = []
+        rows = [f'<b><span style="color:rgb({rgb})">{MARKS[self.state]}</span> {escape(self.heading)}</b>']
         for label, text, is_code in self.parts:
-            if is_code:
-                body = (
-                    '<pre style="margin:0; padding:0; white-space:pre-wrap; overflow-wrap:break-word; '
-                    "word-break:normal; background:transparent; color:inherit; font-size:0.95em; text-align:left; "
-                    'font-family:var(--jp-code-font-family, monospace)">'
-                    f"{escape(text)}</pre>"
-                )
-            else:
-                body = _ticks(escape(text)).replace("\n\n", "<br><br>")
-            if label:
-                rows.append(
-                    f'<div style="margin-top:0.5em"><span style="opacity:0.7">{escape(label)}</span>{body}</div>'
-                )
-            else:
-                rows.append(f'<div style="margin-top:0.4em">{body}</div>')
+            body = f'<pre style="{CODE}">{escape(text)}</pre>' if is_code else _prose(text)
+            rows.append(f'<span style="opacity:0.7">{escape(label)}</span>{body}')
         if self.footer:
-            rows.append(
-                f'<div style="margin-top:0.6em; opacity:0.7; font-size:0.9em">{_ticks(escape(self.footer))}</div>'
-            )
-        return (
-            f'<div class="inference-lab-box" data-state="{self.state}" style="border-left:5px solid rgb({rgb}); '
-            f"background:rgba({rgb}, 0.10); padding:0.7em 1em; margin:0.3em 0; max-width:52em; "
-            'border-radius:3px; line-height:1.45; overflow-wrap:break-word; word-break:normal">'
-            f'<div><b><span style="color:rgb({rgb})">{MARKS[self.state]}</span> {escape(self.heading)}</b></div>'
-            f"{''.join(rows)}</div>"
-        )
+            rows.append(f'<small style="opacity:0.7">{_prose(self.footer)}</small>')
+        inside = "".join(f'<div style="margin-top:0.4em">{row}</div>' for row in rows)
+        look = f"border-left:5px solid rgb({rgb}); background:rgba({rgb}, 0.10); {FRAME}"
+        return f'<div class="inference-lab-box" style="{look}">{inside}</div>'
 
     def __str__(self) -> str:
         lines = [f"┌ {MARKS[self.state]} {self.heading}"]
-        before = "text"
         for label, text, is_code in self.parts:
             if label and "\n" not in text and len(text) < WIDTH - 22:
-                lines += ["│"] if before == "text" else []
                 lines.append(f"│ {label:<18}{text}")  # short: on one line with its label
-                before = "short"
                 continue
-            before = "text"
             lines += ["│", *([f"│ {label}"] if label else [])]
-            indent = "  " if label else ""
-            width = WIDTH - 2 - len(indent)
-            for paragraph in text.split("\n") if is_code else text.split("\n\n"):
-                wrapped = (
-                    _wrap_line(paragraph, width) if is_code else _wrap(" ".join(paragraph.split()), width)
-                )
-                lines += [f"│ {indent}{line}".rstrip() for line in wrapped]
+            for paragraph in text.split("\n") if is_code else map(_in_one_line, text.split("\n\n")):
+                lines += [f"│ {'  ' if label else ''}{line}".rstrip() for line in _wrapped(paragraph)]
         if self.footer:
-            lines += ["│", *(f"│ {line}" for line in _wrap(self.footer, WIDTH - 2))]
+            lines += ["│", *(f"│ {line}" for line in _wrapped(self.footer))]
         return "\n".join([*lines, "└"])
 
     __repr__ = __str__
@@ -160,24 +135,19 @@ def display(box: Box) -> None:
     print(box)
 
 
-def _wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines that break at spaces; a word is only broken if it is longer than a line."""
+def _wrapped(line: str) -> list[str]:
+    """Lines that break at spaces. What does not fit goes on below; code a little further in."""
+    margin = len(line) - len(line.lstrip())
+    indent = " " * min(margin + 2, WIDTH // 2) if margin else ""
     return textwrap.wrap(
-        text, width, subsequent_indent=indent, break_on_hyphens=False, replace_whitespace=False
+        line, WIDTH - 4, subsequent_indent=indent, break_on_hyphens=False, replace_whitespace=False
     ) or [""]
 
 
-def _wrap_line(line: str, width: int) -> list[str]:
-    """A line of code or of values: what does not fit goes on below, a little further in."""
-    if len(line) <= width:
-        return [line]
-    margin = len(line) - len(line.lstrip())
-    return _wrap(line, width, " " * min(margin + 2, width // 2))
+def _in_one_line(paragraph: str) -> str:
+    return " ".join(paragraph.split())
 
 
-def _ticks(text: str) -> str:
-    """`name` -> code, as in Markdown."""
-    parts = text.split("`")
-    if len(parts) % 2 == 0:
-        return text
-    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+def _prose(text: str) -> str:
+    """As HTML: an empty line parts paragraphs, and `name` is code, as in Markdown."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text)).replace("\n\n", "<br><br>")

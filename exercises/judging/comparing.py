@@ -34,7 +34,7 @@ def verdict_of(error: NotYet) -> Verdict:
     """The error with its values as texts."""
     got, expected = show_both(error.got, error.expected, as_text)
     tried = as_text(error.tried)
-    return Verdict(error.state, error.diagnosis, error.says[:2000], tried, got, expected, error.about)
+    return Verdict(error.state, error.diagnosis, error.says[:2000], tried, got, expected)
 
 
 def show(value: Any, longest: int = LONGEST, exact: bool = False) -> str:

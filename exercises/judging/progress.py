@@ -18,8 +18,6 @@ FRESH |= {"first_try": "", "solved_at": ""}
 """Of one exercise: solved once; checks of an answer until then; most hints seen; the hint shown last; whether a check
 has failed since that hint; the last diagnosis; when the first answer was checked, and when one was right."""
 
-_unwritten: dict[str, dict[str, Any]] = {}  # notes that could not be written: they last as long as the kernel
-
 
 def path() -> Path:
     return outputs() / "progress.json"
@@ -33,23 +31,23 @@ def load() -> dict[str, dict[str, Any]]:
     """
     try:
         exercises = json.loads(path().read_text(encoding="utf-8"))["exercises"]
-        notes = {
+        return {
             name: FRESH | {k: v for k, v in entry.items() if type(v) is type(FRESH.get(k))}
             for name, entry in exercises.items()
         }
     except FileNotFoundError:
-        notes = {}
+        return {}
     except (ValueError, KeyError, TypeError, AttributeError):
-        _put_aside()
-        notes = {}
-    return notes | _unwritten
+        with contextlib.suppress(OSError):  # a person may still read it
+            os.replace(path(), path().with_suffix(".broken.json"))
+        return {}
 
 
 def of(name: str) -> dict[str, Any]:
     try:
         return load().get(name, dict(FRESH))
     except OSError:
-        return _unwritten.get(name, dict(FRESH))
+        return dict(FRESH)
 
 
 def note_check(name: str, verdict: Verdict) -> int | None:
@@ -104,8 +102,8 @@ def restart_hints(name: str) -> None:
 
 
 def is_lab_check() -> bool:
-    """Whether `lab check`, or a test of the course, runs the notebook: nbval_runs sets this for its kernels."""
-    return "INFERENCE_LAB_NBVAL_REPORT" in os.environ
+    """Whether `lab check`, or a test of the course, runs the notebook: run_notebook sets this for its kernels."""
+    return "INFERENCE_LAB_CHECK" in os.environ
 
 
 def is_demonstration() -> bool:
@@ -123,17 +121,5 @@ def _keep(name: str, entry: dict[str, Any]) -> None:
             notes = load() | {name: entry}
             text = json.dumps({"version": 1, "exercises": notes}, indent=1, sort_keys=True)
             write_whole(path(), text)
-        _unwritten.clear()
     except OSError as error:
-        if not _unwritten:
-            print(f"Your progress cannot be noted in {path()} ({error.strerror or error}).", file=sys.stderr)
-        _unwritten[name] = entry
-
-
-def _put_aside() -> None:
-    """Keep a broken file under another name: what is in it may still be read by a person."""
-    number = 1
-    while (aside := path().with_suffix(f".broken-{number}.json")).exists():
-        number += 1
-    with contextlib.suppress(OSError):
-        os.replace(path(), aside)
+        print(f"Your progress cannot be noted in {path()} ({error.strerror or error}).", file=sys.stderr)

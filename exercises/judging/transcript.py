@@ -32,7 +32,7 @@ from exercises.judging.comparing import verdict_of
 from exercises.judging.verdict import NotYet, Verdict
 
 OF_THE_COURSE = re.compile(r"(phase\d_\w+|exercises|labkit)(\.\w+)*")
-LONGEST = 64_000_000  # bytes of a transcript
+LONGEST = 60_000_000  # bytes of a transcript
 
 
 class Opaque:

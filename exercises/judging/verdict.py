@@ -47,7 +47,6 @@ class NotYet(Exception):
         says: one or two sentences: what is wrong and where to look; never the solution.
         tried, got, expected: what was called, what came out, what should have. A text is shown as it is,
             anything else as its repr.
-        about: the part of the course, or of Python, that an answer uses or changes and should not.
     """
 
     state: State = "not yet"
@@ -59,12 +58,10 @@ class NotYet(Exception):
         tried: Any = NOTHING,
         got: Any = NOTHING,
         expected: Any = NOTHING,
-        about: str = "",
     ) -> None:
         super().__init__(f"{diagnosis}: {says}")
         self.diagnosis, self.says = diagnosis, says
         self.tried, self.got, self.expected = tried, got, expected
-        self.about = about
 
     def _render_traceback_(self, *_: Any) -> list[str]:
         """What Jupyter shows in place of a traceback: one line, since the box above it says the rest."""
@@ -129,10 +126,9 @@ class Verdict:
     tried: str = ""
     got: str = ""
     expected: str = ""
-    about: str = ""
 
     def to_error(self) -> NotYet:
         """The exception that `check` raises."""
         if self.state == "not attempted":
             return NotAttempted(self.says)
-        return NotYet(self.diagnosis, self.says, self.tried, self.got, self.expected, self.about)
+        return NotYet(self.diagnosis, self.says, self.tried, self.got, self.expected)

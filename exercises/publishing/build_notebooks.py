@@ -1,8 +1,7 @@
-"""Write the notebooks of the exercises, and run the companions: python -m exercises.publishing.build_notebooks [NAME ...] [--check | --execute | --pieces]
+"""Write the notebooks of the exercises, and run the companions: python -m exercises.publishing.build_notebooks [--execute [NAME ...]]
 
 exercises/phaseN/*.py     -> notebooks/exercises/*.ipynb (a stub in place of the solution) and notebooks/solutions/*.ipynb
 notebooks/phaseN_*.ipynb  -> the same with the outputs of a fresh run (--execute: it takes minutes)
-web/pieces/*.js           -> the pieces in those outputs, with the data that they have there (--pieces: it runs nothing)
 
 A companion notebook is its own source: change its cells in Jupyter, then run it here.
 
@@ -12,7 +11,6 @@ Byte for byte the same at every run: cells have fixed ids, and nothing of the ma
 import argparse
 import hashlib
 import json
-import os
 import re
 import sys
 import warnings
@@ -26,7 +24,6 @@ import nbformat
 from exercises.judging.sources import all_names, all_sources, cut, name_of, source_of, title_of
 from labkit.catalog import SCRIPTS
 from labkit.errors import LabError
-from labkit.machine import has_gpu
 from labkit.paths import ROOT, short, write_whole
 
 NOTEBOOKS = ROOT / "notebooks"
@@ -151,22 +148,12 @@ def wanted() -> dict[Path, str]:
     return texts
 
 
-def stale() -> list[tuple[Path, str]]:
-    """Notebooks that are not what their sources say, each with the reason."""
-    found = []
+def stale() -> dict[Path, str]:
+    """Notebooks that are not what their sources say, with what should stand there; "" for one without a source."""
     texts = wanted()
-    for path, text in texts.items():
-        if not path.is_file():
-            found.append((path, "is missing"))
-        elif path.read_text(encoding="utf-8") != text:
-            found.append((path, "differs from its source"))
-    for folder in (STUDENT, SOLUTION):
-        for path in sorted(folder.glob("*.ipynb")):
-            if path not in texts and re.fullmatch(
-                r"p\d[ed]\d_\w+", path.stem
-            ):  # any other is a learner's own
-                found.append((path, "has no source: remove it"))
-    return found
+    found = {p: text for p, text in texts.items() if not p.is_file() or p.read_text(encoding="utf-8") != text}
+    there = (path for folder in (STUDENT, SOLUTION) for path in folder.glob("p?[ed]*.ipynb"))
+    return found | {path: "" for path in there if path not in texts and "." not in path.stem}
 
 
 def cells_of(nb: nbformat.NotebookNode) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -235,29 +222,10 @@ def execute(path: Path, seconds: int = 120) -> nbformat.NotebookNode:
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed.
     """
-    from nbclient import NotebookClient
+    from exercises.publishing.notebook_runs import Client
 
     nb = read_notebook(path)
-    gpu = has_gpu()
-
-    class Client(NotebookClient):
-        async def async_execute_cell(self, cell: Any, cell_index: int, *args: Any, **kwargs: Any) -> Any:
-            if "gpu" in cell.metadata.get("tags", ()) and not gpu:
-                return cell
-            return await super().async_execute_cell(cell, cell_index, *args, **kwargs)
-
-    client = Client(
-        nb,
-        timeout=seconds,
-        kernel_name="python3",
-        record_timing=False,
-        resources={"metadata": {"path": str(NOTEBOOKS)}},
-    )
-    env = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    }
-    env.pop("JPY_SESSION_NAME", None)  # of a notebook that started this: the pieces would come out alive
-    client.execute(env=env)
+    Client(nb, NOTEBOOKS, seconds).run()
     nb.metadata = nbformat.from_dict(
         METADATA | ({"widgets": nb.metadata.widgets} if nb.metadata.get("widgets") else {})
     )
@@ -271,87 +239,46 @@ def execute(path: Path, seconds: int = 120) -> nbformat.NotebookNode:
     return nb
 
 
-def renew_pieces(nb: nbformat.NotebookNode) -> None:
-    """Put the modules of today into a notebook's outputs; data and text stay what the run gave."""
-    from web.pieces.piece import BLANK, renewed
-
-    for cell in nb.cells:
-        for output in cell.get("outputs", ()):
-            page = output.get("data", {}).get("text/html", "")
-            if (fragment := renewed(page)) is not None:
-                output.data["text/html"] = BLANK + fragment
-
-
 # ------------------------------------------------------------------ the command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=REBUILD, description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", help="exercises or companion notebooks; nothing means all")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--check", action="store_true", help="write nothing; say what is stale and end with 1")
-    what.add_argument(
-        "--execute", action="store_true", help="run the companion notebooks and keep their outputs"
-    )
-    what.add_argument(
-        "--pieces", action="store_true", help="put the modules of web/pieces into the companion notebooks"
+    paths = {path.stem: path for path in companions()}
+    parser.add_argument(
+        "--execute",
+        nargs="*",
+        metavar="NAME",
+        help=f"run the companion notebooks, or some of {', '.join(paths)}, and keep their outputs",
     )
     args = parser.parse_args(argv)
-    try:
-        if args.check:
-            return _check(args.names)
-        if args.pieces:
-            return _renew_pieces()
-        return _execute(args.names) if args.execute else _write(args.names)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if args.execute is None:
+        return _write()
+    if unknown := [name for name in args.execute if name not in paths]:
+        parser.error(f"no companion notebook is called {unknown[0]!r}")
+    return _execute([paths[name] for name in args.execute or paths])
 
 
-def _check(names: Sequence[str]) -> int:
-    found = [(path, why) for path, why in stale() if not names or path.stem in names]
-    for path, why in found:
-        print(f"{short(path)} {why}")
-    if found:
-        print(f"{len(found)} notebooks are stale. Build them again: make notebooks, or {REBUILD}")
-        return 1
-    print("every notebook is what its source says")
-    return 0
-
-
-def _write(names: Sequence[str]) -> int:
-    texts = wanted()
-    if unknown := [n for n in names if n not in {p.stem for p in texts}]:
-        raise ValueError(f"no exercise is called {unknown[0]!r}")
-    written = 0
-    for path, text in texts.items():
-        if names and path.stem not in names:
-            continue
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            continue
-        write(path, text)
-        written += 1
-        print(f"wrote {short(path)}")
-    print(f"{len(texts)} notebooks of exercises, {written} of them changed")
+def _write() -> int:
+    changed = stale()
+    for path, text in changed.items():
+        if text:
+            write(path, text)
+        print(f"wrote {short(path)}" if text else f"{short(path)} has no source: remove it")
+    print(f"{len(changed)} notebooks changed")
     for path in companions():
         nb = read_notebook(path)
         if link_exercises(nb) and not has_been_worked_in(path):
             write_whole(path, text_of(nb))
             print(f"{short(path)} ends with other exercises now")
-    for path, why in stale():
-        if path not in texts:
-            print(f"{short(path)} {why}")
     return 0
 
 
-def _execute(names: Sequence[str]) -> int:
+def _execute(paths: Sequence[Path]) -> int:
     from nbclient.exceptions import CellExecutionError
 
-    paths = {path.stem: path for path in companions()}
-    if unknown := [n for n in names if n not in paths]:
-        raise ValueError(f"no companion notebook is called {unknown[0]!r}: {', '.join(paths)}")
     failed = 0
-    for path in [paths[name] for name in names or paths]:
+    for path in paths:
         try:
             write_whole(path, text_of(execute(path)))
             print(f"ran {short(path)}")
@@ -359,15 +286,6 @@ def _execute(names: Sequence[str]) -> int:
             failed += 1
             print(f"{path.stem}: a cell failed, nothing is written\n{error}", file=sys.stderr)
     return 1 if failed else 0
-
-
-def _renew_pieces() -> int:
-    for path in companions():
-        nb = read_notebook(path)
-        renew_pieces(nb)
-        write_whole(path, text_of(nb))
-        print(f"put the pieces of today into {short(path)}")
-    return 0
 
 
 def write(path: Path, text: str) -> None:

@@ -1,7 +1,6 @@
 """`lab progress`, `lab next`, `lab check NOTEBOOK` and `lab reset NOTEBOOK`."""
 
 import difflib
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -115,16 +114,6 @@ def show_next(console: Console, level: str) -> int:
     return 0
 
 
-def print_progress() -> int:
-    """The same as JSON: notes by exercise, those that nobody has touched too, and the points of the guesses."""
-    notes = progress.load()
-    points, most, _ = predicted_points()
-    exercises = {name: progress.FRESH | notes.get(name, {}) for name in all_names()}
-    whole = {"exercises": exercises, "predictions": {"points": points, "most": most}}
-    print(json.dumps(whole, indent=1))
-    return 0
-
-
 def state_of(entry: dict[str, Any]) -> str:
     if entry["solved"]:
         return "[green]solved[/]"
@@ -147,17 +136,12 @@ def predicted_points() -> tuple[int, int, int]:
 
 def check_notebook(console: Console, word: str) -> int:
     """Run a notebook from top to bottom in a fresh kernel, and say what came out."""
+    from exercises.publishing import notebook_runs  # which takes a while to load
+
     path = find_notebook(word)
-    try:
-        from exercises.publishing.nbval_runs import CELL_SECONDS, run_nbval
-    except ImportError as error:
-        raise LabError(f"{error.name} is missing: pip install -r requirements.txt") from None
     must_be_a_notebook(path)
     console.print(f"[dim]running {escape(short(path))} from top to bottom in a fresh kernel ...[/]")
-    cells, printed = run_nbval([path], cell_seconds=CELL_SECONDS)
-    if not cells:
-        last = next((line for line in reversed(printed.splitlines()) if line.strip()), "no output")
-        raise LabError(f"{short(path)} could not be run: {last.strip()}")
+    cells = notebook_runs.run_notebook(path, notebook_runs.CELL_SECONDS)
     bad = [cell for cell in cells if cell["outcome"] == "failed"]
     own = [cell for cell in bad if not waits(cell)]
     wrong = [cell for cell in bad if cell["error"] == "NotYet" and cell["boxes"]]
@@ -169,10 +153,11 @@ def check_notebook(console: Console, word: str) -> int:
         console.print(f"[red]Code cell {cell['number'] + 1} failed{cell['where']}:[/]")
         for line in [cell["line"]] if cell["line"] else cell["source"].splitlines()[:6]:
             console.print(f"    {escape(line)}", soft_wrap=True)
-        console.print(escape(what_failed(cell, CELL_SECONDS)), soft_wrap=True)
+        console.print(escape(what_failed(cell, notebook_runs.CELL_SECONDS)), soft_wrap=True)
     if len(own) > 1:
         rest = f"{len(own) - 1} later cell{'s' * (len(own) > 2)}"
         console.print(f"[dim]{rest} failed too: often because of this one.[/]")
+    skipped = sum(cell["outcome"] == "skipped" for cell in cells)
     counts = [
         f"{sum(c['outcome'] == 'passed' for c in cells)} of {len(cells)} code cells ran well",
         *([f"{_many(len(wrong), 'answer is', 'answers are')} not right yet"] if wrong else []),
@@ -182,7 +167,7 @@ def check_notebook(console: Console, word: str) -> int:
             else []
         ),
         *([f"{len(own)} failed"] if own else []),
-        *(f"{n} skipped" + (f" ({why})" if why else "") for why, n in _skipped(cells).items()),
+        *([f"{skipped} skipped ({notebook_runs.NEEDS_GPU})"] if skipped else []),
     ]
     unasked = path.stem in all_names() and not any(map(has_check, cells))
     fine = not bad and not unasked
@@ -231,18 +216,9 @@ def what_failed(cell: dict[str, Any], seconds: int) -> str:
     message = re.sub(r"\(\d+\.py, (line \d+)\)", r"(\1)", " ".join(cell["message"].split()))
     if cell["error"] == "KernelDied":
         return "It ended the kernel itself, by os._exit or by a crash. The cells after it could not run."
-    if "Timeout" in message or (cell["error"] == "KeyboardInterrupt" and not message):
+    if cell["error"] == "KeyboardInterrupt":
         return f"It still ran after {seconds} s, so it was stopped. Look for a loop that never ends."
     return f"{cell['error']}: {message}" if message else cell["error"]
-
-
-def _skipped(cells: list[dict[str, Any]]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for cell in cells:
-        if cell["outcome"] == "skipped":
-            why = cell["reason"].removeprefix("Skipped: ")
-            counts[why] = counts.get(why, 0) + 1
-    return counts
 
 
 # ------------------------------------------------------------------ lab reset
@@ -305,25 +281,10 @@ def find_notebook(word: str, must_exist: bool = True) -> Path:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """progress [--json] | next LEVEL | check NOTEBOOK | reset NOTEBOOK; `lab` has the options."""
-    return run(lambda: _obey(list(sys.argv[1:] if argv is None else argv)))
-
-
-def _obey(words: list[str]) -> int:
-    console = Page(highlight=False)
-    if words == ["progress"]:
-        return show_progress(console)
-    if words == ["progress", "--json"]:
-        return print_progress()
-    if words[:1] == ["next"] and len(words) == 2:
-        return show_next(console, words[1])
-    if words[:1] == ["check"] and len(words) == 2:
-        return check_notebook(console, words[1])
-    if words[:1] == ["reset"] and len(words) == 2:
-        return reset_notebook(console, words[1])
-    raise LabError(
-        f"lab progress, lab next LEVEL, lab check NOTEBOOK or lab reset NOTEBOOK, not: {' '.join(words)}"
-    )
+    """progress | next LEVEL | check NOTEBOOK | reset NOTEBOOK; `lab` has the options."""
+    command, *words = sys.argv[1:] if argv is None else argv
+    does = {"progress": show_progress, "next": show_next, "check": check_notebook, "reset": reset_notebook}
+    return run(lambda: does[command](Page(highlight=False), *words))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """Tiny exercises for the tests of the framework, and how tests read what a check shows."""
 
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +8,8 @@ import pytest
 from exercises.grading import Exercise, NotYet, expect_equal, guard
 from exercises.judging import registry
 from exercises.judging.sources import all_names
-from exercises.publishing.build_notebooks import NOTEBOOKS, companions
-from exercises.publishing.nbval_report import NEEDS_GPU
-from exercises.publishing.nbval_runs import run_nbval
+from exercises.publishing.build_notebooks import NOTEBOOKS
+from exercises.publishing.notebook_runs import run_notebook
 
 
 def grade_add(add: Callable[[int, int], int]) -> str:
@@ -58,33 +55,11 @@ def adding(course: Callable[[Exercise], Exercise]) -> Exercise:
 
 @pytest.fixture(scope="session")
 def cells_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], list[dict[str, Any]]]:
-    """cells_of("solutions", name): what came out of the cells of a notebook that nbval ran.
+    """cells_of("solutions", name): what came out of the cells of a notebook in a kernel."""
 
-    All these notebooks of a folder run in one go, at the first question. Each kind is asked for in a test file of its own, so
-    that `pytest -n auto --dist loadfile` gives them to several processes.
-    """
-
-    @cache
-    def run(kind: str) -> dict[str, list[dict[str, Any]]]:
-        if kind == "companions":
-            paths = companions()
-        else:
-            paths = [NOTEBOOKS / kind / f"{name}.ipynb" for name in ONE_A_PHASE]
+    def run(kind: str, name: str) -> list[dict[str, Any]]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("INFERENCE_LAB_OUTPUTS", str(tmp_path_factory.mktemp(kind)))
-            for threads in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):  # another process has the other core
-                patch.setenv(threads, "1")
-            cells, printed = run_nbval([path for path in paths if path.is_file()])
-        assert cells, printed
-        found: dict[str, list[dict[str, Any]]] = {}
-        for cell in cells:
-            if cell["outcome"] == "skipped":
-                assert "gpu" in cell["tags"] and NEEDS_GPU in cell["reason"]
-            found.setdefault(Path(cell["notebook"]).stem, []).append(cell)
-        return found
+            return run_notebook(NOTEBOOKS / kind / f"{name}.ipynb")
 
-    def cells(kind: str, name: str) -> list[dict[str, Any]]:
-        assert name in run(kind), "this notebook is missing: make notebooks"
-        return run(kind)[name]
-
-    return cells
+    return run

@@ -1,15 +1,17 @@
 """check, hint and progress: what an answer may do to them, and what the learner then reads."""
 
 import linecache
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
+from threading import Thread, Timer
 
 import pytest
 import torch
 
-from exercises import grading
 from exercises.grading import (
     Exercise,
     NotAttempted,
@@ -24,6 +26,7 @@ from exercises.grading import (
 from exercises.judging import progress, sandbox
 from exercises.judging.answers import is_stub
 from labkit.paths import ROOT
+from phase1_tokens_embeddings.tokens.bpe import merge_pair
 from tests.exercises.adding import minus, right, stub, times
 
 
@@ -144,6 +147,13 @@ def test_a_slip_in_a_call_is_told_in_one_line(adding, call, says):
     assert line.startswith("error: ") and says in line and "\n" not in line
     assert isinstance(caught.value, ValueError)
     assert progress.load() == {}
+
+
+def test_the_courses_own_part_is_no_answer(capsys):
+    with pytest.raises(NotYet, match="borrowed"):
+        check("p1e1", lambda tokens: {}, merge_pair)
+    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "`merge_pair` of phase1_tokens_embeddings.tokens.bpe would pass, of course" in out
 
 
 def test_the_beginning_of_a_name_is_enough(capsys):
@@ -299,13 +309,7 @@ def test_a_huge_print_is_cut(adding, capsys):
     check("p1t1_add", floods)
     out = capsys.readouterr().out
     assert out.count("é") == sandbox.MOST_PRINTED
-    assert "more characters that your answer printed" in out and "Correct" in out
-
-
-def test_a_huge_result_is_shown_short(adding, capsys):
-    with pytest.raises(NotYet):
-        check("p1t1_add", lambda a, b: list(range(10**6)))
-    assert len(capsys.readouterr().out) < 5000
+    assert "more bytes that your answer printed" in out and "Correct" in out
 
 
 def test_the_answer_cannot_change_what_is_outside(adding):
@@ -320,14 +324,6 @@ def test_the_answer_cannot_change_what_is_outside(adding):
     here = os.getcwd()
     assert verdict(remembers, adding).state == "correct"
     assert not seen and "INFERENCE_LAB_TEST" not in os.environ and os.getcwd() == here
-
-
-def test_an_interrupted_check_shows_no_traceback(adding, monkeypatch):
-    monkeypatch.setattr(grading, "judge_safely", interrupted)
-    with pytest.raises(KeyboardInterrupt) as caught:
-        check("p1t1_add", right)
-    assert len(caught.value._render_traceback_()) == 1
-    assert progress.of("p1t1_add") == progress.FRESH
 
 
 STARTS_A_PROCESS = {
@@ -348,8 +344,6 @@ def test_an_answer_starts_no_process(adding, way):
 
 
 def test_threads_go_on_in_the_child(adding):
-    from threading import Thread
-
     def threaded(a, b):
         out = []
         thread = Thread(target=lambda: out.append(a + b))
@@ -360,19 +354,20 @@ def test_threads_go_on_in_the_child(adding):
     assert verdict(threaded, adding).state == "correct"
 
 
-def test_an_interrupt_ends_the_child_too(adding, monkeypatch):
-    forked = []
-    real = os.fork
-    monkeypatch.setattr(os, "fork", lambda: forked.append(real()) or forked[-1])
-    monkeypatch.setattr(sandbox.selectors.DefaultSelector, "select", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        verdict(written(LOOPS), adding)
-    with pytest.raises(ProcessLookupError):
-        os.kill(forked[0], 0)
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C raises, also where a shell has started the tests in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
-def interrupted(*_):
-    raise KeyboardInterrupt
+def test_an_interrupt_ends_the_child_too_and_shows_no_traceback(adding, ctrl_c):
+    Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        check("p1t1_add", written(LOOPS))
+    assert len(caught.value._render_traceback_()) == 1
+    assert progress.of("p1t1_add") == progress.FRESH and not multiprocessing.active_children()
 
 
 LONELY = """
@@ -436,40 +431,12 @@ def test_libraries_work_in_the_child_after_threads_in_the_parent(library):
     assert done.returncode == 0 and done.stdout.startswith("correct"), done
 
 
-LEFT_OVER = """
-def loops_in_c(a, b):
-    return sum(iter(int, 1))
-def raises(a, b):
-    print("héllo")
-    return a / 0
-def right(a, b):
-    return a * ONE + b
-ONE = 1
-"""
-
-
 @pytest.mark.parametrize(
-    ("answer", "diagnosis", "says"),
-    [
-        ("right", "", "three sums"),
-        ("loops_in_c", "endless", "still ran after 3 s"),
-        ("raises", "raises", "line 3 of your `raises`, `return a / 0`"),
-    ],
+    ("answer", "diagnosis"), [(right, ""), (written(LOOPS), "endless"), (written("return a / 0"), "raises")]
 )
-def test_without_fork_a_new_process_serves(adding, monkeypatch, answer, diagnosis, says):
-    monkeypatch.setenv("INFERENCE_LAB_JUDGE", "process")
-    cell = {"__name__": "__main__"}  # as in a notebook: the new process has to be told what stands there
-    lines = LEFT_OVER.splitlines(keepends=True)
-    monkeypatch.setitem(linecache.cache, "<a cell>", (len(LEFT_OVER), None, lines, "<a cell>"))
-    exec(compile(LEFT_OVER, "<a cell>", "exec"), cell)
-    judged = sandbox.judge_safely(adding, (cell[answer],), 3.0 if answer == "loops_in_c" else None)
-    assert judged.diagnosis == diagnosis and says in judged.says, judged
-
-
-def test_what_cannot_be_sent_is_judged_here(adding, monkeypatch):
-    monkeypatch.setenv("INFERENCE_LAB_JUDGE", "process")
-    with open(__file__) as file:
-        assert sandbox.judge_safely(adding, (lambda a, b: a + b + (file is None),)).state == "correct"
+def test_without_fork_the_answer_is_judged_here(adding, ctrl_c, monkeypatch, answer, diagnosis):
+    monkeypatch.delattr(os, "fork")
+    assert sandbox.judge_safely(adding, (answer,), 0.5).diagnosis == diagnosis
 
 
 # ------------------------------------------------------------------ in a script
@@ -500,8 +467,3 @@ def test_a_script_shows_the_box_and_no_traceback(tmp_path):
         text=True,
     )
     assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-
-
-def test_the_exceptions_show_no_traceback_in_jupyter():
-    assert NotYet("mask-off-by-one", "Long story")._render_traceback_() == ["not yet: mask-off-by-one"]
-    assert NotAttempted("x")._render_traceback_(NotAttempted, None, None) == ["not attempted"]

@@ -10,7 +10,7 @@ from exercises.grading import Verdict
 from exercises.judging import progress
 from exercises.judging.registry import find
 from exercises.judging.sources import all_names, all_sources, name_of, source_of, title_of
-from exercises.publishing import commands, nbval_runs
+from exercises.publishing import commands, notebook_runs
 from exercises.publishing.build_notebooks import build_student, text_of
 from labkit.catalog import all_scripts, first_line
 from labkit.command import main as lab
@@ -88,7 +88,7 @@ def test_progress_of_a_beginner(capsys, books):
     assert f"0 of {len(all_names())} exercises solved" in out
     assert "predictions: none yet" in out and "lab run kv_cache_lab --predict" in out
     assert "next: 1.1 Which pair comes most often?" in out
-    assert "jupyter lab notebooks/exercises/p1e1_pairs.ipynb" in out
+    assert "jupyter lab notebooks/exercises/p1e1_pairs.ipynb" in out and "lab submit" not in out
 
 
 def test_progress_says_what_is_solved_tried_hinted_and_guessed(capsys, books):
@@ -115,15 +115,7 @@ def test_progress_says_what_is_solved_tried_hinted_and_guessed(capsys, books):
     assert "its notebook is not there: lab reset p1e2_encode" in after
 
 
-def test_progress_of_one_who_is_done(capsys, books):
-    for name in all_names():
-        progress.note_check(name, Verdict("correct"))
-    _, out, _ = run(capsys, "progress")
-    n = len(all_names())
-    assert f"{n} of {n} exercises solved" in out and "next:" not in out
-
-
-def test_progress_fits_into_80_columns(capsys, books):
+def test_progress_fits_into_80_columns_and_comes_to_an_end(capsys, books):
     for name in all_names():
         for _ in range(12):
             progress.note_check(name, Verdict("not yet", "x"))
@@ -134,24 +126,11 @@ def test_progress_fits_into_80_columns(capsys, books):
     for name in all_names():
         (row,) = (line for line in lines if line.split()[:1] == [name.partition("_")[0]])
         assert title_of(source_of(name)) in row and "tried 12 times" in row and "4 of 4" in row
-
-
-def test_progress_for_a_program(capsys):
-    progress.note_check("p1e1_pairs", Verdict("correct"))
-    assert commands.print_progress() == 0
-    told = json.loads(capsys.readouterr().out)
-    assert list(told["exercises"]) == all_names()
-    assert told["exercises"]["p1e1_pairs"]["solved"] and not told["exercises"]["p1e2_encode"]["solved"]
-    assert told["predictions"] == {"points": 0, "most": 0}
-
-
-def test_progress_says_how_to_hand_in(capsys):
-    console = Console(width=80)
-    assert commands.show_progress(console) == 0
-    assert "lab submit" not in capsys.readouterr().out  # there is nothing yet
-    progress.note_check("p1e1_pairs", Verdict("correct"))
-    commands.show_progress(console)
-    assert "lab submit 'Your Name'" in capsys.readouterr().out
+    for name in all_names():
+        progress.note_check(name, Verdict("correct"))
+    assert commands.main(["progress"]) == 0
+    out, n = capsys.readouterr().out, len(all_names())
+    assert f"{n} of {n} exercises solved" in out and "next:" not in out and "lab submit 'Your Name'" in out
 
 
 # ------------------------------------------------------------------ next
@@ -215,8 +194,8 @@ def comes_out(monkeypatch):
     """comes_out({}, {"outcome": "skipped"}): `lab check` starts no kernel, and finds these cells; {} is one that ran well."""
 
     def add(*cells):
-        fine = {"outcome": "passed", "boxes": [], "error": "", "source": "1", "reason": ""}
-        monkeypatch.setattr(nbval_runs, "run_nbval", lambda *_, **__: ([fine | cell for cell in cells], ""))
+        fine = {"outcome": "passed", "boxes": [], "error": "", "source": "1"}
+        monkeypatch.setattr(notebook_runs, "run_notebook", lambda *_: [fine | cell for cell in cells])
 
     return add
 
@@ -257,17 +236,11 @@ def test_check_names_the_line_that_failed_and_skips_what_needs_a_gpu(capsys, tmp
 
 
 def test_check_of_a_cell_that_never_ends(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(nbval_runs, "CELL_SECONDS", 2)
+    monkeypatch.setattr(notebook_runs, "CELL_SECONDS", 2)
     path = write(tmp_path / "mine.ipynb", "while True:\n    pass", "print('after')")
     code, out, _ = run(capsys, "check", str(path))
     assert code == 1 and "It still ran after 2 s, so it was stopped." in out
     assert out.splitlines()[-1] == "1 of 2 code cells ran well · 1 failed"
-
-
-def test_cells_that_are_skipped_for_no_reason_have_no_brackets(capsys, tmp_path, comes_out):
-    path = write(tmp_path / "mine.ipynb", "1", "2")
-    comes_out({}, {"outcome": "skipped"})
-    assert run(capsys, "check", str(path))[1].splitlines()[-1] == "1 of 2 code cells ran well · 1 skipped"
 
 
 def test_check_of_a_cell_that_ends_the_kernel(capsys, tmp_path):
@@ -280,8 +253,6 @@ def test_check_of_a_cell_that_ends_the_kernel(capsys, tmp_path):
     ("content", "says"),
     [
         ("", "is not a notebook"),
-        ('{"cells": [', "is not a notebook"),
-        ("{}", "is not a notebook"),
         ("[1]", "is not a notebook"),
         ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": 3}', "is not a notebook"),
         ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}', "has no code cells"),
@@ -308,13 +279,11 @@ def test_a_number_is_a_name(word):
     assert commands.find_notebook(word, must_exist=False).stem == "p4e1_one_step" == find(word).name
 
 
-@pytest.mark.parametrize("command", ["check", "reset"])
 @pytest.mark.parametrize(
     ("word", "says"),
     [
         ("nonsense", "no notebook is called 'nonsense'; `lab progress` lists the exercises"),
         ("", "no notebook is called ''"),
-        (".", "no notebook is called '.'"),
         ("p1e1_pair.ipynb.txt", "a notebook ends in .ipynb"),
         ("p1e1_pears", "did you mean p1e1_pairs?"),
         ("p1", "is the beginning of 6 notebooks: p1e1_pairs, "),
@@ -323,8 +292,8 @@ def test_a_number_is_a_name(word):
         ("[red]x", "no notebook is called '[red]x'"),
     ],
 )
-def test_unknown_names(capsys, books, command, word, says):
-    assert says in refused(capsys, command, word)
+def test_unknown_names(capsys, books, word, says):
+    assert says in refused(capsys, "check", word) and says in refused(capsys, "reset", word)
 
 
 # ------------------------------------------------------------------ reset
@@ -362,20 +331,7 @@ def test_only_exercises_can_be_reset(capsys, books, tmp_path):
         assert path.read_bytes() == before
 
 
-def test_reset_where_nothing_can_be_written(capsys, books):
-    path = books / "exercises" / "p1e1_pairs.ipynb"
-    path.unlink()
-    path.mkdir()
-    assert "p1e1_pairs.ipynb cannot be read or written (Is a directory)" in refused(capsys, "reset", "p1e1")
-
-
 # ------------------------------------------------------------------ as the command `lab`
-
-
-def test_lab_alone_explains_itself(capsys):
-    assert lab([]) == 0
-    out, err = capsys.readouterr()
-    assert out.startswith("usage: lab") and "progress" in out and err == ""
 
 
 def test_lab_passes_it_on(capfd, tmp_path, monkeypatch):

@@ -81,7 +81,6 @@ def test_a_file_that_cannot_be_read_for_a_moment_loses_nothing(adding, monkeypat
         return real(self, *args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(progress, "_unwritten", {})
         patch.setattr(Path, "read_text", refuse)
         progress.note_hint("p1e1_pairs", 1)
         assert "cannot be noted" in capsys.readouterr().err

@@ -79,18 +79,21 @@ FILES: dict[str, Callable[[Path], object]] = {
     "pipe": lambda folder: os.mkfifo(folder / "pipe.submission.json"),
     "pipe in a folder": lambda folder: (
         (folder / "pia").mkdir(),
-        os.mkfifo(folder / "pia" / "p1e1_pairs.ipynb"),
+        os.mkfifo(folder / "pia" / "p.submission.json"),
     ),
-    "socket": lambda folder: socket.socket(socket.AF_UNIX).bind(str(folder / "socket.json")),
+    "socket": lambda folder: socket.socket(socket.AF_UNIX).bind(str(folder / "socket.submission.json")),
     "18 MB of code": lambda folder: hand_in(folder, of("long", "x=1;" * 4_500_000)),
-    "too large": lambda folder: (folder / "large.json").write_bytes(b" " * 21_000_000),
-    "too deep": lambda folder: (folder / "deep.json").write_text("[" * 10**6),
-    "no json": lambda folder: (folder / "no.json").write_bytes(b"\xff\xfe"),
-    "odd text": lambda folder: (folder / "odd.json").write_text('{"learner": "\\ud800"}'),
-    "a huge number": lambda folder: (folder / "huge.json").write_text('{"learner": ' + "9" * 10**6 + "}"),
-    "codes": lambda folder: (folder / "\x1b[2Jcodes\n.json").write_text("{}"),
+    "too large": lambda folder: (folder / "large.submission.json").write_bytes(b" " * 2_100_000),
+    "too deep": lambda folder: (folder / "deep.submission.json").write_text("[" * 10**6),
+    "no json": lambda folder: (folder / "no.submission.json").write_bytes(b"\xff\xfe"),
+    "odd text": lambda folder: (folder / "odd.submission.json").write_text('{"learner": "\\ud800"}'),
+    "a huge number": lambda folder: (folder / "huge.submission.json").write_text(
+        '{"learner": ' + "9" * 10**6 + "}"
+    ),
+    "codes": lambda folder: (folder / "\x1b[2Jcodes\n.submission.json").write_text("{}"),
     "for another": lambda folder: hand_in(folder, Submission(learner="right", answers={}), "mallory"),
     "parentheses": lambda folder: hand_in(folder, of("parentheses", "(" * 190_000)),
+    "2 MB of code": lambda folder: hand_in(folder, of("wide", "x=1;" * 490_000)),
     "loop of links": lambda folder: (folder / "loop").symlink_to("loop"),
 }
 
@@ -107,7 +110,7 @@ def grade_class(
     for kind, cells in HONEST.items():
         hand_in(folder, of(kind, *cells))
         for number in range(1, honest):
-            hand_in(folder, of(f"{kind} {number}", *cells))
+            hand_in(folder, of(f"{kind}-{number}", *cells))
     for kind in answers:
         write_answer(folder, kind)
     for kind in files:
@@ -128,7 +131,7 @@ def wrong_in(
     found = []
     states = {row["learner"]: row["state"] for row in grades}
     for kind, state in GRADES.items():
-        for learner in (kind, *(f"{kind} {number}" for number in range(1, honest))):
+        for learner in (kind, *(f"{kind}-{number}" for number in range(1, honest))):
             if states.get(learner) != state:
                 found.append(f"{learner}: {states.get(learner)} in place of {state}")
     found += [

@@ -7,7 +7,6 @@ import pytest
 
 from exercises.judging.verdict import Exercise, NotYet
 from tests.fuzzing import answers
-from tests.fuzzing.answers import right_answers, run
 
 BANK = """
 def clamp(x, low, high):
@@ -21,63 +20,41 @@ def never_called(x):
 RIGHT = [clamp]
 WRONG = {"nothing": never_called(1)}
 """
-
-
-def grade_by(*cases):
-    def grade(clamp):
-        for args, expected in cases:
-            if clamp(*args) != expected:
-                raise NotYet("wrong")
-
-    return grade
-
-
-CAREFUL = grade_by(((2, 1, 3), 2), ((0, 1, 3), 1), ((4, 1, 3), 3))
-CARELESS = grade_by(((2, 1, 3), 2), ((4, 1, 3), 3))  # nothing below the limits
-
-
-@pytest.fixture
-def attacked(monkeypatch, tmp_path):
-    """The findings of an attack on a grader."""
-    (tmp_path / "p1e1.py").write_text(BANK)
-    bank: dict = {}
-    exec(BANK, bank)
-    known = tmp_path / "known.txt"
-
-    def attack(grade, right_all_the_same=""):
-        known.write_text(f"# Known.\n\n{right_all_the_same}")
-        answers.right_answers.cache_clear()
-        monkeypatch.setattr(answers, "BANKS", tmp_path)
-        monkeypatch.setattr(answers, "RIGHT_ALL_THE_SAME", known)
-        monkeypatch.setattr(answers, "all_names", lambda: ["p1e1"])
-        monkeypatch.setattr(answers, "bank_of", lambda name: SimpleNamespace(**bank))
-        monkeypatch.setattr(answers, "solution_source", lambda name, slips: BANK)
-        monkeypatch.setattr(answers, "find", lambda name: Exercise("p1e1", ("clamp",), grade))
-        return {finding.partition(": ")[2] for finding in run(seed=1, count=20)}
-
-    yield attack
-    answers.right_answers.cache_clear()
-
-
+CASES = ((2, 1, 3), 2), ((4, 1, 3), 3), ((0, 1, 3), 1)  # a careless grader forgets the last: below the limits
 AT_THE_LIMIT = "p1e1 clamp\n- if x < low:\n+ if x <= low:"
 NOT_BELOW = "p1e1 clamp\n- if x < low:\n- return low\n+ pass"
 
 
 @pytest.mark.proof
-def test_a_careful_grader_takes_only_what_is_right(attacked):
-    assert attacked(CAREFUL) == {f"accepted\n{AT_THE_LIMIT}"}
-    assert attacked(CAREFUL, f"{AT_THE_LIMIT}\n= The same number either way.\n") == set()
+@pytest.mark.parametrize(
+    ("num_cases", "known", "finds"), [(3, "", AT_THE_LIMIT), (3, AT_THE_LIMIT, ""), (2, "", NOT_BELOW)]
+)
+def test_what_a_grader_should_not_have_taken_is_found(monkeypatch, tmp_path, num_cases, known, finds):
+    def grade(clamp):
+        for args, expected in CASES[:num_cases]:
+            if clamp(*args) != expected:
+                raise NotYet("wrong")
 
-
-@pytest.mark.proof
-def test_a_careless_grader_is_found(attacked):
-    assert f"accepted\n{NOT_BELOW}" in attacked(CARELESS)
-
-
-@pytest.mark.proof
-def test_only_what_the_answer_needs_is_changed(attacked):
-    attacked(CAREFUL)
-    (program, lines, _), _ = right_answers("p1e1")
-    text = ast.unparse(program)
-    assert "never_called" not in text and "WRONG" not in text
-    assert "x + 1" not in text and lines >= {1, 2, 3, 4}
+    (tmp_path / "p1e1.py").write_text(BANK)
+    (tmp_path / "known.txt").write_text(f"# Known.\n\n{known}\n= The same number either way.\n")
+    bank: dict = {}
+    exec(BANK, bank)
+    answers.right_answers.cache_clear()
+    for name, value in {
+        "BANKS": tmp_path,
+        "RIGHT_ALL_THE_SAME": tmp_path / "known.txt",
+        "all_names": lambda: ["p1e1"],
+        "bank_of": lambda name: SimpleNamespace(**bank),
+        "solution_source": lambda name, slips: BANK,
+        "find": lambda name: Exercise("p1e1", ("clamp",), grade),
+    }.items():
+        monkeypatch.setattr(answers, name, value)
+    found = {finding.partition(": ")[2] for finding in answers.run(seed=1, count=20)}
+    program, lines, _ = answers.right_answers("p1e1")[0]
+    answers.right_answers.cache_clear()
+    assert (
+        f"accepted\n{finds}" in found
+        if finds == NOT_BELOW
+        else found == ({f"accepted\n{finds}"} if finds else set())
+    )
+    assert "never_called" not in ast.unparse(program) and lines >= {1, 2, 3, 4}  # only what the answer needs

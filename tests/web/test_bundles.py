@@ -5,7 +5,7 @@ import re
 import pytest
 
 from web.on_page import PIECES
-from web.pieces.piece import FOLDER, Piece, bundle, renewed
+from web.pieces.piece import FOLDER, Piece, bundle, piece_in
 
 MODULES = sorted(p.stem for p in FOLDER.glob("*.js"))
 
@@ -38,5 +38,5 @@ def test_a_module_stands_before_the_one_that_imports_it(tmp_path):
 def test_a_piece_in_a_notebook_gets_the_module_of_today():
     piece = Piece("splits", {"a": [1, "</script>"]}, "text with <b> & more")
     old = piece.fragment().replace("makeSplits", "old")
-    assert renewed(" \n" + old) == piece.fragment()
-    assert renewed("<p>no piece</p>") is None
+    assert piece_in(" \n" + old).fragment() == piece.fragment()
+    assert piece_in("<p>no piece</p>") is None

@@ -98,12 +98,6 @@ def piece_in(page: str) -> Piece | None:
     return Piece(module, json.loads(data), html.unescape(fallback))
 
 
-def renewed(page: str) -> str | None:
-    """The fragment of the piece that stands in `page`, with its module as it is now. None: there is none."""
-    piece = piece_in(page)
-    return piece.fragment() if piece else None
-
-
 def bundle(module: Path, done: set[Path] | None = None) -> str:
     """A module as one text: what it imports stands before it, each module once. So no two may use one name twice."""
     done = set() if done is None else done

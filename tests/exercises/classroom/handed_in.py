@@ -6,7 +6,6 @@ from exercises.classroom.submission import Answer, Submission
 from exercises.judging.sources import source_of
 from exercises.publishing.build_notebooks import build_student, text_of
 
-IMPORTS = "from exercises.grading import check, hint"
 COUNT = """
 def count_pairs(tokens):
     counts = {}
@@ -30,18 +29,17 @@ COUNT_ONCE = "def count_pairs(tokens):\n    return dict.fromkeys(zip(tokens, tok
 
 
 def of(learner, *cells, name="p1e1_pairs", **noted):
-    answer = Answer(cells=[IMPORTS, *cells], **noted)
+    answer = Answer(cells=["from exercises.grading import check, hint", *cells], **noted)
     return Submission(learner=learner, answers={name: answer})
 
 
 def hand_in(folder, one, name=None):
     folder.mkdir(parents=True, exist_ok=True)
-    stem = (name or one.learner).replace(" ", "-")
-    (folder / f"{stem}.submission.json").write_text(one.model_dump_json())
+    (folder / f"{name or one.learner}.submission.json").write_text(one.model_dump_json())
 
 
 def notebooks(folder, *cells):
-    """A folder of notebooks, without `lab submit`."""
+    """A folder of notebooks: an answer to the first, the second as it was given out."""
     folder.mkdir(parents=True)
     nb = build_student(source_of("p1e1_pairs"))
     next(c for c in nb.cells if c.metadata.get("tags") == ["answer"]).source = "\n".join(cells)

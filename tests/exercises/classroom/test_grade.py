@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import json
 import os
 import shutil
 import signal
@@ -14,25 +13,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from exercises.classroom import commands, copies, report, room
+from exercises.classroom import commands, report, room
+from exercises.classroom.answering import code_of
 from exercises.classroom.grade import Graded, grade
 from exercises.classroom.room import Room
 from exercises.classroom.submission import Answer, Submission, cells_of_answer
-from exercises.judging import progress
 from exercises.judging.sources import all_names, solution_of, source_of
 from exercises.judging.verdict import Verdict
-from exercises.publishing.build_notebooks import SOLUTION, build_solution, build_student
+from exercises.publishing.build_notebooks import SOLUTION, build_solution
 from labkit.command import main as lab
 from labkit.paths import ROOT, write_whole
 from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE, hand_in, notebooks, of
 from tests.fuzzing import hand_ins
 
-IMPORTED = "from phase1_tokens_embeddings.tokens.bpe import merge_pair as merge"
-FROM_SOURCE = (
-    "from exercises.phase1.e1_pairs import merge",
-    "from exercises.phase1 import e1_pairs as merge",
-)
-RENAMED = solution_of("p1e1_pairs").replace("merged", "out").replace("i +=", "i +=  ")
+RENAMED = solution_of("p1e1_pairs").replace("merged = []", "merged = []  # mine").replace("i +=", "i +=  ")
 NEVER_CHECKED = (
     'hint("p1e1_pairs")\ndef merge(*args):\n    return []\ncheck("p1e1_pairs", count_pairs, merge)'
 )
@@ -59,73 +53,48 @@ def table(folder, name):
         return {row["learner"]: row for row in csv.DictReader(file)}
 
 
+CLASS = {  # by learner: cells, what was noted, the mistake or the state, what to look at
+    "ada": (
+        (COUNT, MERGE),
+        {"solved": True, "tries": 2, "hints": 1},
+        "correct",
+        "is the same as that of gus",
+    ),
+    "ben": ((COUNT_ONCE, MERGE), {"tries": 4}, "pairs-counted-once", ""),
+    "cleo": ((OWN_FILE, COUNT, "%timeit 1\n" + NEVER_CHECKED, MERGE.replace("out", "o")), {}, "correct", ""),
+    "dora": (("1 / 0", COUNT, MERGE.replace("first", "one")), {"solved": True}, "correct", ""),
+    "emil": (("def count_pairs(tokens)\n    return {}",), {}, "raises", ""),
+    "fred": ((COUNT, MERGE.replace("list(tokens)", "tokens")), {}, "merge-changes-its-input", ""),
+    "gus": ((COUNT, "# mine", MERGE), {}, "correct", "is the same as that of ada"),
+    "ivy": (
+        ("from phase1_tokens_embeddings.tokens.bpe import merge_pair as merge", COUNT),
+        {"solved": True},
+        "borrowed",
+        "noted as solved, but graded again: borrowed",
+    ),
+    "jon": ((RENAMED,), {"hints": 4}, "correct", "is the solution (hint 4 showed it)"),
+    "una": (("from exercises.phase1.e1_pairs import merge", COUNT), {}, "raises", ""),
+}
+
+
 def test_a_class(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
-    folder = tmp_path / "handed in"
-    for one in (
-        of("ada", COUNT, MERGE, solved=True, tries=2, hints=1),
-        of("ben", COUNT_ONCE, MERGE.replace("list(tokens)", "tokens[:]"), tries=4),
-        of(
-            "cleo",
-            OWN_FILE,
-            COUNT,
-            "%timeit 1\n" + NEVER_CHECKED,
-            MERGE.replace("while rest", "while len(rest)"),
-        ),
-        of("dora", "1 / 0", COUNT, MERGE.replace("list(tokens)", "[*tokens]"), solved=True, tries=1),
-        of("emil", "def count_pairs(tokens)\n    return {}"),
-        of("ivy", IMPORTED + "\n" + COUNT, solved=True, tries=1),
-        of("una", FROM_SOURCE[0], COUNT),
-        of("vic", FROM_SOURCE[1], COUNT),
-        of("jon", RENAMED, solved=True, tries=1),
-    ):
-        hand_in(folder / one.learner, one)
-    notebooks(folder / "fred" / "notebooks" / "exercises", COUNT, MERGE.replace("list(tokens)", "tokens"))
-    whole = folder / "hal" / "inference-lab"
-    notebooks(whole / "notebooks" / "exercises", COUNT_ONCE, MERGE.replace("first", "one"))
-    shutil.copytree(ROOT / "exercises", whole / "exercises", ignore=shutil.ignore_patterns("__pycache__"))
-    (whole / "exercises" / "phase1" / "grade_pairs.py").write_text("def grade_pairs(*args): pass")
-    (whole / "outputs").mkdir()
-    notes = {"exercises": {"p1e1_pairs": progress.FRESH | {"solved": True, "tries": 1}}}
-    (whole / "outputs" / "progress.json").write_text(json.dumps(notes))
-    (folder / "gus").mkdir()
-    (folder / "kim").mkdir()
-    shutil.copy(SOLUTION / "p1e1_pairs.ipynb", folder / "kim")
-    assert commands.main(["grade", str(folder)]) == 0
+    for learner, (cells, noted, *_) in CLASS.items():
+        hand_in(tmp_path / learner, of(learner, *cells, **noted))
+    copied = of("kim")
+    copied.answers["p1e1_pairs"].cells = cells_of_answer(build_solution(source_of("p1e1_pairs")))
+    hand_in(tmp_path, copied)
+    (tmp_path / "lea").mkdir()
+    assert commands.main(["grade", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert err == "" and "Traceback" not in out
-    rows, totals = table(folder, "grades.csv"), table(folder, "totals.csv")
-    assert {learner: row["mistake"] or row["state"] for learner, row in rows.items()} == {
-        "ada": "correct",
-        "ben": "pairs-counted-once",
-        "cleo": "correct",
-        "dora": "correct",
-        "emil": "raises",
-        "fred": "merge-changes-its-input",
-        "hal": "pairs-counted-once",
-        "ivy": "borrowed",
-        "jon": "correct",
-        "kim": "correct",
-        "una": "borrowed",
-        "vic": "borrowed",
-    }
-    assert (totals["ada"]["solved"], totals["ada"]["handed in"], totals["fred"]["tries"]) == ("1", "1", "")
-    assert totals["gus"]["handed in"] == "0" and "no exercise notebook" in totals["gus"]["not read"]
-    assert rows["ben"]["what was said"].endswith(".") and (rows["ada"]["tries"], rows["ada"]["hints"]) == (
-        "2",
-        "1",
-    )
-    again = "noted as solved, but graded again"
-    assert {learner: row["look at"] for learner, row in rows.items() if row["look at"]} == {
-        "ada": "`merge` is the same as that of hal",
-        "hal": f"{again}: pairs-counted-once; `merge` is the same as that of ada",
-        "ivy": f"uses `merge_pair` of phase1_tokens_embeddings.tokens.bpe; {again}: borrowed",
-        "jon": "`merge` is the solution",
-        "kim": "is the solution notebook, copied; `merge` is the solution",
-        "una": "uses `merge` of exercises.phase1.e1_pairs",
-        "vic": "uses `e1_pairs` of exercises.phase1",
-    }
-    assert "hal: its graders are not the course's" in out.replace("\n", " ") and list(rows) == sorted(rows)
+    rows, totals = table(tmp_path, "grades.csv"), table(tmp_path, "totals.csv")
+    found = {learner: (row["mistake"] or row["state"], row["look at"]) for learner, row in rows.items()}
+    assert found.pop("kim") == ("correct", "is the solution notebook, copied")
+    assert found == {learner: (came_out, look) for learner, (_, _, came_out, look) in CLASS.items()}
+    assert list(rows) == sorted(rows) and rows["ben"]["what was said"].endswith(".")
+    assert (totals["ada"]["solved"], totals["ada"]["tries"], totals["ada"]["hints"]) == ("1", "2", "1")
+    assert totals["lea"]["handed in"] == "0" and "nor a folder with one" in totals["lea"]["not read"]
 
 
 # ------------------------------------------------------------------ hostile hand-ins
@@ -143,7 +112,7 @@ def test_hostile_hand_ins_change_no_other_grade(tmp_path, rooms):
     assert hand_ins.wrong_in(grades, totals, 2, QUICK, list(hand_ins.FILES)) == []
     came_out = {row["learner"]: (row["mistake"], row["look at"]) for row in grades}
     claims = "claims to be correct, and its results are not"
-    for kind in ("patches the judge", "patches the comparison", "claims to be correct", "pipes"):
+    for kind in ("patches the judge", "patches the comparison", "claims to be correct"):
         assert claims in came_out[kind][1], (kind, came_out[kind])
     for kind in ("plants bytecode", "writes in the course", "forks", "fork_exec", "calls out"):
         assert came_out[kind][0] == "raises", (kind, came_out[kind])
@@ -260,7 +229,7 @@ def test_the_table_is_written_as_the_grading_goes(tmp_path, monkeypatch, rooms):
 def test_lab_passes_it_on(capfd, tmp_path, monkeypatch):
     (tmp_path / "class").mkdir()
     monkeypatch.chdir(tmp_path)  # a folder is meant from here
-    nothing = f"nothing was handed in: no file of `lab submit` and no notebooks in {tmp_path / 'class'}"
+    nothing = f"nothing was handed in: no file of `lab submit` in {tmp_path / 'class'}"
     for words, says in (
         (["grade", "class"], nothing),
         (["grade", "x"], "x is not a folder"),
@@ -289,16 +258,8 @@ def test_a_table_for_a_spreadsheet_holds_no_formula():
     assert "'=cmd()" in report.as_csv([one])
 
 
-def test_trivial_answers_are_no_copies():
-    stub = next(
-        c for c in build_student(source_of("p1e1_pairs")).cells if c.metadata.get("tags") == ["answer"]
-    )
-    for cell in (
-        stub.source,
-        "def merge(tokens, pair, new_id):\n    return tokens\n",
-        "(" * 10_000,
-        "-" * 10_000 + "1",
-        "\0",
-    ):
-        assert copies.shapes_of("p1e1_pairs", [cell]) == {}
-    assert list(copies.shapes_of("p1e1_pairs", [MERGE])) == ["merge"]
+@pytest.mark.parametrize(
+    "cell", ["def merge(tokens, pair, new_id):\n    return tokens\n", "(" * 10_000, "-" * 10_000 + "1", "\0"]
+)
+def test_short_answers_are_no_copies(cell):
+    assert code_of("p1e1_pairs", [COUNT_ONCE, cell]) == ""

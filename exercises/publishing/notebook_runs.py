@@ -1,0 +1,82 @@
+"""Run a notebook in a fresh kernel, and say what came out of each cell."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import DeadKernelError
+
+from exercises.publishing.build_notebooks import read_notebook
+from labkit.machine import has_gpu
+from labkit.paths import ROOT
+
+CELL_SECONDS = 60
+NEEDS_GPU = "this cell needs a GPU"
+
+
+class Client(NotebookClient):
+    """Runs a notebook in a folder; the kernel finds the course. Cells tagged `gpu` are left out where there is none."""
+
+    def __init__(self, nb: nbformat.NotebookNode, folder: Path, seconds: float, **settings: Any) -> None:
+        settings |= dict(timeout=seconds, kernel_name="python3", record_timing=False)
+        super().__init__(nb, resources={"metadata": {"path": str(folder)}}, **settings)
+        self.begun = -1  # the number of the cell that was begun last
+
+    async def async_execute_cell(self, cell: Any, cell_index: int, *args: Any, **kwargs: Any) -> Any:
+        if needs_gpu(cell):
+            return cell
+        self.begun = cell_index
+        return await super().async_execute_cell(cell, cell_index, *args, **kwargs)
+
+    def run(self, **settings: str) -> None:
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        env = os.environ | {"PYTHONPATH": path} | settings
+        env.pop("JPY_SESSION_NAME", None)  # of a notebook that started this: the pieces would come out alive
+        self.execute(env=env)
+
+
+def needs_gpu(cell: nbformat.NotebookNode) -> bool:
+    return "gpu" in cell.metadata.get("tags", ()) and not has_gpu()
+
+
+def run_notebook(path: Path, cell_seconds: float = CELL_SECONDS) -> list[dict[str, Any]]:
+    """What came out of each code cell. A cell that takes too long is interrupted; after one that fails the next is run.
+
+    Raises:
+        LabError: it is no notebook.
+    """
+    nb = read_notebook(path)
+    for cell in nb.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    client = Client(nb, path.parent, cell_seconds, allow_errors=True, interrupt_on_timeout=True)
+    died = len(nb.cells)
+    try:
+        client.run(INFERENCE_LAB_CHECK="1")
+    except DeadKernelError:
+        died = client.begun
+    code = [(place, cell) for place, cell in enumerate(nb.cells) if cell.cell_type == "code"]
+    return [_told(number, cell, place - died) for number, (place, cell) in enumerate(code)]
+
+
+def _told(number: int, cell: nbformat.NotebookNode, after_death: int) -> dict[str, Any]:
+    """What a cell did, in plain values. after_death: how many cells after the one that ended the kernel; below 0: before it."""
+    error = next((o for o in cell.outputs if o.output_type == "error"), None)
+    traceback = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(error.traceback)) if error else ""
+    arrow = re.search(r"^-+> (\d+) (.*)$", traceback, re.MULTILINE)  # in the cell: what it calls comes below
+    shown = [output.data for output in cell.outputs if "data" in output]
+    failed = error is not None or after_death >= 0
+    return {
+        "number": number,
+        "source": cell.source,
+        "tags": list(cell.metadata.get("tags", ())),
+        "outcome": "skipped" if needs_gpu(cell) else "failed" if failed else "passed",
+        "error": error.ename if error else "KernelDied" if failed else "",
+        "message": error.evalue if error else "",
+        "where": f" in line {arrow[1]}" if arrow else "",
+        "line": arrow[2].strip() if arrow else "",
+        "boxes": [data["text/plain"] for data in shown if "inference-lab-box" in data.get("text/html", "")],
+    }
