@@ -14,7 +14,6 @@ Diagnoses that come from here, for every exercise: "not-attempted", "returns-not
 "unusable-result", "endless", "ends-python", "crashes-python", "borrowed" (the answer calls the course's own part).
 """
 
-import sys
 from typing import Any
 
 from exercises.capstone import parts
@@ -62,7 +61,6 @@ def check(name: str = NOTHING, *answers: Any) -> None:
         NotYet: it is not right yet.
         WrongCall: there is no such exercise, or the answers are not those that it asks for.
     """
-    _quiet_traceback()
     exercise = _find(name, answers)
     _must_be_asked_for(exercise, answers)
     try:
@@ -88,7 +86,6 @@ def hint(name: str = NOTHING, rung: int | None = None) -> None:
     """
     from exercises.judging.sources import solution_of
 
-    _quiet_traceback()
     exercise = _find(name, (), "hint")
     rungs = len(exercise.hints) + 1
     before = progress.of(exercise.name)["rung"]
@@ -114,7 +111,6 @@ def same_or_stop(mine: Any, course: Any, says: str = "", *, tolerance: float = 1
     Raises:
         NotYet: they differ. Jupyter shows no traceback.
     """
-    _quiet_traceback()
     found = difference(mine, course, tolerance)
     if found is None:
         return
@@ -152,17 +148,3 @@ def _must_be_asked_for(exercise: Exercise, answers: tuple[Any, ...]) -> None:
         for asked, got in zip(asks, names):
             if asked != got:
                 raise WrongCall(f"in the place of `{asked}` stands `{got}`: have they changed places?")
-
-
-def _quiet_traceback() -> None:
-    """In a plain script the box has said it all, and a wrong call is told in one line: leave out the traceback."""
-    if sys.excepthook is not sys.__excepthook__:
-        return
-
-    def hook(kind: type[BaseException], error: BaseException, tb: Any) -> None:
-        if isinstance(error, WrongCall):
-            print(f"error: {error}", file=sys.stderr)
-        elif not isinstance(error, NotYet):
-            sys.__excepthook__(kind, error, tb)
-
-    sys.excepthook = hook

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 from exercises.classroom import report
-from exercises.classroom.grade import Graded, grade
+from exercises.classroom.grade import grade
 from exercises.classroom.room import Room
 from exercises.classroom.submission import (
-    TABLES,
+    TABLE,
     Submission,
     Unread,
     is_solution_notebook,
@@ -47,10 +47,9 @@ def hand_in(console: Console, learner: str) -> int:
 
 
 def grade_folder(console: Console, folder: str) -> int:
-    """Run all answers again, show what came out, and write it beside them as grades.csv and totals.csv."""
+    """Run all answers again, show what came out, and write it beside them as grades.csv."""
     if not hasattr(os, "fork"):
         raise LabError("lab grade needs Linux, macOS, WSL or the container: see docs/TEACHING.md")
-    by_answer, by_learner = (Path(folder) / name for name in TABLES)
     handed_in = submissions_in(Path(folder))
     submissions = [found for found in handed_in if isinstance(found, Submission)]
     unread = [found for found in handed_in if isinstance(found, Unread)]
@@ -58,24 +57,16 @@ def grade_folder(console: Console, folder: str) -> int:
         console.print(f"[yellow]{escape(f'{found.name}: {found.why}')}[/]", soft_wrap=True)
     if not submissions:
         raise LabError(f"nothing was handed in: no file of `lab submit` in {folder}")
-    check_writable(by_answer)
-    check_writable(by_learner)
+    table = Path(folder) / TABLE
+    check_writable(table)
     answers = sum(len(s.answers) for s in submissions)
     rooms = _rooms(console, min(answers, os.cpu_count() or 1))
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("running the answers", total=answers)
-
-        def told(so_far: list[Graded]) -> None:
-            bar.advance(task)
-            write_whole(by_answer, report.as_csv(so_far))  # as it goes: should the grading be stopped
-
-        graded = grade(submissions, rooms, told)
-    totals = report.totals_of(submissions, graded)
-    report.show(console, totals, graded)
-    write_whole(by_answer, report.as_csv(graded))
-    write_whole(by_learner, report.totals_as_csv(totals, unread))
-    console.print(f"\na line an answer: {escape(short(by_answer))}", soft_wrap=True)
-    console.print(f"a line a learner: {escape(short(by_learner))}", soft_wrap=True)
+        graded = grade(submissions, rooms, lambda: bar.advance(task))
+    report.show(console, submissions, graded)
+    write_whole(table, report.as_csv(graded, unread))
+    console.print(f"\na line an answer: {escape(short(table))}", soft_wrap=True)
     return 0
 
 

@@ -34,9 +34,9 @@ class Graded:
 def grade(
     submissions: list[Submission],
     rooms: list[Room],
-    told: Callable[[list[Graded]], None] = lambda graded: None,
+    told: Callable[[], None] = lambda: None,
 ) -> list[Graded]:
-    """All answers, in the order of the submissions and of the course. `told` gets what is there after each.
+    """All answers, in the order of the submissions and of the course. `told` is called after each.
 
     As many answers run side by side as there are rooms. The rooms are closed in the end, however it ends.
     """
@@ -58,7 +58,7 @@ def grade(
     try:
         for graded in workers.map(one, jobs):
             found.append(graded)
-            told(found)
+            told()
     finally:
         workers.shutdown(wait=False, cancel_futures=True)
         for room in rooms:

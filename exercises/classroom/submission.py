@@ -22,7 +22,7 @@ from labkit.paths import outputs, write_whole
 
 ENDING = ".submission.json"
 LARGEST = 2_000_000  # bytes of a file that is read: ten times what all exercises take
-TABLES = ("grades.csv", "totals.csv")  # what `lab grade` writes beside what was handed in
+TABLE = "grades.csv"  # what `lab grade` writes beside what was handed in
 
 
 class Answer(BaseModel):
@@ -90,7 +90,7 @@ def submissions_in(folder: Path) -> list[Submission | Unread]:
     """
     if not folder.is_dir():
         raise LabError(f"{folder} is not a folder: lab grade FOLDER, with what was handed in")
-    paths = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name not in TABLES]
+    paths = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != TABLE]
     return [_read(path) for path in sorted(paths)]
 
 
@@ -103,6 +103,8 @@ def _read(path: Path) -> Submission | Unread:
         if not path.name.endswith(ENDING):
             raise LabError("not a file of `lab submit`, nor a folder with one")
         submission = Submission.model_validate_json(_bytes_of(path))
+        if not submission.answers.keys() & set(all_names()):
+            raise LabError("holds no answer to an exercise")
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

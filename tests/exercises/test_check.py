@@ -4,7 +4,6 @@ import linecache
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from threading import Thread, Timer
@@ -25,7 +24,6 @@ from exercises.grading import (
 )
 from exercises.judging import progress, sandbox
 from exercises.judging.answers import is_stub
-from labkit.paths import ROOT
 from phase1_tokens_embeddings.tokens.bpe import merge_pair
 from tests.exercises.adding import minus, right, stub, times
 
@@ -370,100 +368,9 @@ def test_an_interrupt_ends_the_child_too_and_shows_no_traceback(adding, ctrl_c):
     assert progress.of("p1t1_add") == progress.FRESH and not multiprocessing.active_children()
 
 
-LONELY = """
-import torch
-from exercises.grading import Exercise
-from exercises.judging.sandbox import judge_safely
-def told(grade):
-    verdict = judge_safely(Exercise("p1t1", ("f",), grade, seconds=60.0), (lambda x: x,))
-    print(verdict.state, verdict.says)
-"""
-IN_THE_CHILD = {
-    "torch": """
-torch.set_num_threads(4)  # the threads of OpenMP's pool do not come along in a fork: without care it hangs
-def work():
-    a = torch.randn(1500, 1500); (a @ a).sum(); (a + a).exp().sum(); torch.sort(a)
-    torch.nn.functional.scaled_dot_product_attention(*[torch.randn(1, 4, 512, 64)] * 3).sum()
-work()
-told(lambda f: work())
-""",
-    "numba": """
-from phase2_attention_kvcache.model import SamplingParams
-from phase4_scheduler.engine import LLMEngine
-def answer():  # numba ends a process that was forked after its threads began; the sandbox leaves it out there
-    engine = LLMEngine.from_pretrained('tales', device='cpu')
-    return [list(o.token_ids) for o in engine.generate(['Once upon a time', 'The dog'], SamplingParams(temperature=0))]
-before = answer()
-def grade(f):
-    assert answer() == before
-told(grade)
-""",
-    "triton": """
-import linecache
-source = '''
-import triton, triton.language as tl
-@triton.jit
-def double(x, out, n: tl.constexpr):
-    i = tl.arange(0, n)
-    tl.store(out + i, tl.load(x + i) * 2)
-'''
-linecache.cache["<kernel>"] = (len(source), None, source.splitlines(True), "<kernel>")
-names = {"__name__": "kernel"}
-exec(compile(source, "<kernel>", "exec"), names)
-def grade(f=None):
-    x, out = torch.arange(8.0), torch.zeros(8)
-    names["double"][(1,)](x, out, 8)
-    assert out.tolist() == [2 * i for i in range(8)], out
-grade()
-told(grade)
-""",
-}
-
-
-@pytest.mark.parametrize("library", IN_THE_CHILD)
-def test_libraries_work_in_the_child_after_threads_in_the_parent(library):
-    pytest.importorskip(library)
-    env = os.environ | {"OMP_NUM_THREADS": "4", "TRITON_INTERPRET": "1"}
-    code = LONELY + IN_THE_CHILD[library]
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0 and done.stdout.startswith("correct"), done
-
-
 @pytest.mark.parametrize(
     ("answer", "diagnosis"), [(right, ""), (written(LOOPS), "endless"), (written("return a / 0"), "raises")]
 )
 def test_without_fork_the_answer_is_judged_here(adding, ctrl_c, monkeypatch, answer, diagnosis):
     monkeypatch.delattr(os, "fork")
     assert sandbox.judge_safely(adding, (answer,), 0.5).diagnosis == diagnosis
-
-
-# ------------------------------------------------------------------ in a script
-
-
-def test_a_script_shows_the_box_and_no_traceback(tmp_path):
-    script = tmp_path / "mine.py"
-    script.write_text(
-        "from exercises.judging import registry\nfrom exercises.grading import *\n"
-        "def grade(f):\n    expect_equal(guard(f, 1), 2, 'f(1)')\n"
-        "e = Exercise('p1t1', ('f',), grade, title='One more')\n"
-        "registry.find = lambda name: e\n"
-        "check('p1t1', lambda x: x)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        encoding="utf-8",
-    )
-    assert done.returncode == 1 and done.stderr == ""
-    assert "✗ Not yet · One more" in done.stdout
-    script.write_text("from exercises.grading import check\ncheck()\n")
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1

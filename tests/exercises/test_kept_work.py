@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from exercises.grading import check
-from exercises.judging import progress
 from exercises.judging.sources import source_of
 from exercises.publishing import build_notebooks
 from exercises.publishing.build_notebooks import (
@@ -66,25 +64,6 @@ def test_a_notebook_that_cannot_be_read_counts_as_somebodys(tmp_path):
     path = tmp_path / "p1e1_pairs.ipynb"
     path.write_text("not JSON")
     assert has_been_worked_in(path)
-
-
-# ------------------------------------------------------------------ progress
-
-
-def test_a_file_that_cannot_be_read_for_a_moment_loses_nothing(adding, monkeypatch, capsys):
-    check("p1t1_add", lambda a, b: a + b)
-    real = Path.read_text
-
-    def refuse(self, *args, **kwargs):
-        if self.name == "progress.json":
-            raise PermissionError(13, "in use", str(self))
-        return real(self, *args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_text", refuse)
-        progress.note_hint("p1e1_pairs", 1)
-        assert "cannot be noted" in capsys.readouterr().err
-    assert progress.load()["p1t1_add"]["solved"]
 
 
 # ------------------------------------------------------------------ processes and threads

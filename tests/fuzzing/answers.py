@@ -3,9 +3,8 @@
     python -m tests.fuzzing answers --minutes 5
     python -m tests.fuzzing answers --seed 7 --case 12        # the same mistake again
 
-The right answers are those of tests/exercises/answers and the course's own solutions. Their code is changed in one place:
-another comparison, a number larger or smaller by one, arguments swapped, a statement left out, a loop or a function that
-ends early. A finding is mended in the grader, and the bank gets a wrong answer more. Or the answer is as right as before:
+The right answers are the course's own solutions. Their code is changed in one place: another comparison, a number larger or
+smaller by one, arguments swapped, a statement left out, a loop or a function that ends early. A finding is mended in the grader, and the bank gets a wrong answer more. Or the answer is as right as before:
 then it stands in right_all_the_same.txt with the reason, and is no finding any more.
 """
 
@@ -28,15 +27,10 @@ from exercises.judging.registry import find
 from exercises.judging.sandbox import judge_safely
 from exercises.judging.sources import all_names
 from exercises.judging.verdict import NotYet, Verdict
-from labkit.paths import ROOT
-from tests.exercises.changed import bank_of, solution_source
+from tests.exercises.changed import solution_source
 
-BANKS = ROOT / "tests" / "exercises" / "answers"
 RIGHT_ALL_THE_SAME = Path(__file__).with_name("right_all_the_same.txt")
 ANSWER_FILE = "<answer>"  # what the code of an answer says it stands in
-
-
-# ------------------------------------------------------------------ right answers, as programs
 
 
 class RightAnswer(NamedTuple):
@@ -47,64 +41,16 @@ class RightAnswer(NamedTuple):
     seconds: float
 
 
-def programs(name: str) -> Iterator[ast.Module]:
-    bank = ast.parse((BANKS / f"{name}.py").read_text(encoding="utf-8")).body
-    (right,) = (s.value for s in bank if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) == "RIGHT")
-    for answer, value in zip(right.elts, bank_of(name).RIGHT, strict=True):
-        if isinstance(value, dict):
-            others = {key: part for key, part in zip(value, answer.values) if not isinstance(value[key], str)}
-            yield _solution(name, value, others, bank)
-        else:
-            yield _program(bank, answer if isinstance(answer, ast.Tuple) else ast.Tuple([answer], ast.Load()))
-    yield _solution(name, {}, {}, [])
-
-
-def _solution(
-    name: str, slips: dict[str, Any], others: dict[str, ast.expr], bank: list[ast.stmt]
-) -> ast.Module:
-    """The solution with slips in it that leave it right; `others` are answers of the bank."""
-    source = ast.parse(solution_source(name, {k: v for k, v in slips.items() if k not in others})).body
-    asked = [others.get(part, ast.Name(part, ast.Load())) for part in find(name).asks]
-    return _program([*source, *bank], ast.Tuple(asked, ast.Load()))
-
-
-def _program(statements: list[ast.stmt], answer: ast.expr) -> ast.Module:
-    """The definitions that an answer needs, and those that they need."""
-    needed: list[ast.stmt] = []
-    names = _names_in(answer)
-    while more := [s for s in statements if s not in needed and names & _defined_by(s)]:
-        needed += more
-        names |= set().union(*map(_names_in, more))
-    needed.sort(key=statements.index)
-    assign = ast.Assign([ast.Name("ANSWER", ast.Store())], answer)
-    return ast.parse(ast.unparse(ast.fix_missing_locations(ast.Module([*needed, assign], []))))
-
-
-def _names_in(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-
-
-def _defined_by(statement: ast.stmt) -> set[str]:
-    match statement:
-        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-            return {name}
-        case ast.Import(names=names) | ast.ImportFrom(names=names):
-            return {(alias.asname or alias.name).partition(".")[0] for alias in names}
-        case ast.Assign(targets=targets):
-            return set().union(*map(_names_in, targets))
-    return set()
-
-
 @cache
-def right_answers(name: str) -> list[RightAnswer]:
-    found = []
-    for program in programs(name):
-        began = time.perf_counter()
-        with tempfile.NamedTemporaryFile() as note:
-            verdict = graded(name, program, 200, Path(note.name))
-            assert verdict.state == "correct", (name, verdict)
-            found.append(RightAnswer(program, set(json.load(note)), time.perf_counter() - began))
-    return found
+def right_answer(name: str) -> RightAnswer:
+    """The solution's source."""
+    asked = ", ".join(find(name).asks)
+    program = ast.parse(ast.unparse(ast.parse(f"{solution_source(name, {})}\nANSWER = ({asked},)")))
+    began = time.perf_counter()
+    with tempfile.NamedTemporaryFile() as note:
+        verdict = graded(name, program, 200, Path(note.name))
+        assert verdict.state == "correct", (name, verdict)
+        return RightAnswer(program, set(json.load(note)), time.perf_counter() - began)
 
 
 def graded(name: str, program: ast.Module, seconds: float, note: Path | None = None) -> Verdict:
@@ -302,7 +248,7 @@ def run(seed: int, minutes: float | None = None, count: int | None = None, first
     while time.monotonic() < until and (count is None or case < first + count):
         rng = random.Random(f"{seed} {case}")
         name = rng.choice(all_names())
-        right = rng.choice(right_answers(name))
+        right = right_answer(name)
         case += 1
         if not (where := places(right)):
             continue  # an answer without code, such as a query: nothing to change

@@ -103,10 +103,8 @@ def write_answer(folder: Path, kind: str) -> None:
     hand_in(folder, of(kind, COUNT, f"def merge(tokens, pair, new_id):\n    {body}\n"))
 
 
-def grade_class(
-    folder: Path, honest: int, answers: list[str], files: list[str]
-) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """(rows of grades.csv, rows of totals.csv) of a class: as many of each honest kind, and these hostile hand-ins."""
+def grade_class(folder: Path, honest: int, answers: list[str], files: list[str]) -> list[dict[str, str]]:
+    """The rows of grades.csv of a class: as many of each honest kind, and these hostile hand-ins."""
     for kind, cells in HONEST.items():
         hand_in(folder, of(kind, *cells))
         for number in range(1, honest):
@@ -117,16 +115,10 @@ def grade_class(
         FILES[kind](folder)
     with contextlib.redirect_stdout(io.StringIO()):
         assert commands.main(["grade", str(folder)]) == 0
-    return tuple(list(csv.DictReader((folder / name).open())) for name in ("grades.csv", "totals.csv"))
+    return list(csv.DictReader((folder / "grades.csv").open()))
 
 
-def wrong_in(
-    grades: list[dict[str, str]],
-    totals: list[dict[str, str]],
-    honest: int,
-    answers: list[str],
-    files: list[str],
-) -> list[str]:
+def wrong_in(grades: list[dict[str, str]], honest: int, answers: list[str], files: list[str]) -> list[str]:
     """What is not as it should be."""
     found = []
     states = {row["learner"]: row["state"] for row in grades}
@@ -139,9 +131,9 @@ def wrong_in(
         for kind in answers
         if states.get(kind) not in ("not yet", "not attempted")
     ]
-    if len(totals) != 3 * honest + len(answers) + len(files):
-        found.append(f"{len(totals)} lines of learners")
-    if text := [text for row in (*grades, *totals) for text in row.values() if "\x1b" in text]:
+    if len(grades) != 3 * honest + len(answers) + len(files):
+        found.append(f"{len(grades)} lines")
+    if text := [text for row in grades for text in row.values() if "\x1b" in text]:
         found.append(f"control codes: {text[0]!r}")
     return found
 
@@ -154,8 +146,7 @@ def run(seed: int, minutes: float | None = None, count: int | None = None, first
         rng = random.Random(f"{seed} {case}")
         answers, files = rng.sample([*BODIES, *SLOW_BODIES], 4), rng.sample(list(FILES), 3)
         with tempfile.TemporaryDirectory() as folder:
-            grades, totals = grade_class(Path(folder), 1, answers, files)
-        wrong = wrong_in(grades, totals, 1, answers, files)
+            wrong = wrong_in(grade_class(Path(folder), 1, answers, files), 1, answers, files)
         findings += [f"hand_ins --seed {seed} --case {case}: {what}" for what in wrong]
         case += 1
     print(f"hand_ins, seed {seed}: {case - first} classes")

@@ -22,7 +22,7 @@ from exercises.judging.sources import all_names, solution_of, source_of
 from exercises.judging.verdict import Verdict
 from exercises.publishing.build_notebooks import SOLUTION, build_solution
 from labkit.command import main as lab
-from labkit.paths import ROOT, write_whole
+from labkit.paths import ROOT
 from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE, hand_in, notebooks, of
 from tests.fuzzing import hand_ins
 
@@ -48,8 +48,8 @@ def agrees(monkeypatch):
     monkeypatch.setattr("builtins.input", lambda: "yes")
 
 
-def table(folder, name):
-    with (folder / name).open() as file:
+def table(folder):
+    with (folder / "grades.csv").open() as file:
         return {row["learner"]: row for row in csv.DictReader(file)}
 
 
@@ -88,13 +88,13 @@ def test_a_class(tmp_path, capsys, monkeypatch):
     assert commands.main(["grade", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert err == "" and "Traceback" not in out
-    rows, totals = table(tmp_path, "grades.csv"), table(tmp_path, "totals.csv")
+    rows = table(tmp_path)
+    assert rows["lea"]["state"] == "not read" and "nor a folder with one" in rows.pop("lea")["what was said"]
     found = {learner: (row["mistake"] or row["state"], row["look at"]) for learner, row in rows.items()}
     assert found.pop("kim") == ("correct", "is the solution notebook, copied")
     assert found == {learner: (came_out, look) for learner, (_, _, came_out, look) in CLASS.items()}
     assert list(rows) == sorted(rows) and rows["ben"]["what was said"].endswith(".")
-    assert (totals["ada"]["solved"], totals["ada"]["tries"], totals["ada"]["hints"]) == ("1", "2", "1")
-    assert totals["lea"]["handed in"] == "0" and "nor a folder with one" in totals["lea"]["not read"]
+    assert (rows["ada"]["noted as solved"], rows["ada"]["tries"], rows["ada"]["hints"]) == ("yes", "2", "1")
 
 
 # ------------------------------------------------------------------ hostile hand-ins
@@ -108,8 +108,8 @@ def test_hostile_hand_ins_change_no_other_grade(tmp_path, rooms):
     """Each has one line, and no one is solved."""
     if not rooms()[0].isolated:
         pytest.skip("needs Linux namespaces")
-    grades, totals = hand_ins.grade_class(tmp_path, 2, QUICK, list(hand_ins.FILES))
-    assert hand_ins.wrong_in(grades, totals, 2, QUICK, list(hand_ins.FILES)) == []
+    grades = hand_ins.grade_class(tmp_path, 2, QUICK, list(hand_ins.FILES))
+    assert hand_ins.wrong_in(grades, 2, QUICK, list(hand_ins.FILES)) == []
     came_out = {row["learner"]: (row["mistake"], row["look at"]) for row in grades}
     claims = "claims to be correct, and its results are not"
     for kind in ("patches the judge", "patches the comparison", "claims to be correct"):
@@ -124,8 +124,8 @@ def test_forty_hostile_hand_ins_in_a_class_of_thirty(tmp_path, rooms):
         pytest.skip("needs Linux namespaces")
     answers, files = [*hand_ins.BODIES, *hand_ins.SLOW_BODIES], list(hand_ins.FILES)
     assert len(answers) + len(files) >= 40
-    grades, totals = hand_ins.grade_class(tmp_path, 10, answers, files)
-    assert hand_ins.wrong_in(grades, totals, 10, answers, files) == []
+    grades = hand_ins.grade_class(tmp_path, 10, answers, files)
+    assert hand_ins.wrong_in(grades, 10, answers, files) == []
 
 
 def test_what_an_answer_sees(rooms):
@@ -157,7 +157,7 @@ def test_without_namespaces_the_teacher_is_asked(tmp_path, capsys, monkeypatch):
     assert "would run with your rights" in " ".join(out.split()) and err.startswith("error: nothing was run")
     monkeypatch.setattr("builtins.input", lambda: "yes")
     assert commands.main(["grade", str(tmp_path)]) == 0
-    assert table(tmp_path, "grades.csv")["ada"]["state"] == "correct"
+    assert table(tmp_path)["ada"]["state"] == "correct"
     assert not list(Path(tempfile.gettempdir()).glob("lab-grade-*"))
 
 
@@ -212,20 +212,6 @@ def test_one_answer_is_told_as_one_and_a_solution_as_that(tmp_path, capsys, monk
     assert "p1e1_pairs is the solution notebook, copied" in capsys.readouterr().out
 
 
-def test_the_table_is_written_as_the_grading_goes(tmp_path, monkeypatch, rooms):
-    for learner in ("ada", "ben"):
-        hand_in(tmp_path, of(learner, COUNT, MERGE))
-
-    def stopped(path, text):
-        write_whole(path, text)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(commands, "write_whole", stopped)
-    with contextlib.suppress(KeyboardInterrupt):
-        commands.main(["grade", str(tmp_path)])
-    assert list(table(tmp_path, "grades.csv")) == ["ada"] and not (tmp_path / "totals.csv").exists()
-
-
 def test_lab_passes_it_on(capfd, tmp_path, monkeypatch):
     (tmp_path / "class").mkdir()
     monkeypatch.chdir(tmp_path)  # a folder is meant from here
@@ -247,7 +233,7 @@ def test_the_table_fits_into_60_columns_and_tells_what_is_rare(capsys):
     often = [f"mistake-{number}" for number in range(9)]
     mistakes = [*often, *often, "endless", "wrong-result"]
     graded = [Graded(name, "p1e1_pairs", answer, Verdict("not yet", m), ["x " * 80]) for m in mistakes]
-    report.show(Console(width=60), report.totals_of([handed_in], graded), graded)
+    report.show(Console(width=60), [handed_in], graded)
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 60 and "0 of 20" in out
     assert "1 p1e1 endless" in out and "wrong-result" not in out and "mistake-8" not in out
@@ -255,7 +241,7 @@ def test_the_table_fits_into_60_columns_and_tells_what_is_rare(capsys):
 
 def test_a_table_for_a_spreadsheet_holds_no_formula():
     one = Graded("=cmd()", "p1e1_pairs", Answer(cells=[]), Verdict("correct", says="\ud800"))
-    assert "'=cmd()" in report.as_csv([one])
+    assert "'=cmd()" in report.as_csv([one], [])
 
 
 @pytest.mark.parametrize(
