@@ -13,15 +13,16 @@ import hashlib
 import json
 import re
 import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jupytext
 import nbformat
+from nbclient.exceptions import CellExecutionError
 
 from exercises.judging.sources import all_names, all_sources, cut, name_of, source_of, title_of
+from exercises.publishing.notebook_runs import Client, read_notebook
 from labkit.catalog import SCRIPTS
 from labkit.errors import LabError
 from labkit.paths import ROOT, short, write_whole
@@ -161,24 +162,6 @@ def cells_of(nb: nbformat.NotebookNode) -> list[tuple[str, str, tuple[str, ...]]
     return [(c.cell_type, c.source, tuple(c.metadata.get("tags", ()))) for c in nb.cells]
 
 
-def read_notebook(path: Path) -> nbformat.NotebookNode:
-    """
-    Raises:
-        LabError: it is no notebook.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a cell without an id is no trouble
-            nb = nbformat.read(path, as_version=4)
-            nbformat.validate(nb)
-    except OSError as error:
-        raise LabError(f"{short(path)} cannot be read ({error.strerror})") from None
-    except Exception as error:  # whatever is wrong with it: Jupyter could not open it either
-        why = " ".join(str(error).split())[:120]
-        raise LabError(f"{short(path)} is not a notebook ({type(error).__name__}: {why})") from None
-    return nb
-
-
 def written_in(nb: nbformat.NotebookNode) -> bool:
     """Whether the cells are others than when the notebook was generated. Running them changes nothing here."""
     return nb.metadata.get("inference_lab", {}).get("cells") != fingerprint(nb)
@@ -222,8 +205,6 @@ def execute(path: Path, seconds: int = 120) -> nbformat.NotebookNode:
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed.
     """
-    from exercises.publishing.notebook_runs import Client
-
     nb = read_notebook(path)
     Client(nb, NOTEBOOKS, seconds).run()
     nb.metadata = nbformat.from_dict(
@@ -275,8 +256,6 @@ def _write() -> int:
 
 
 def _execute(paths: Sequence[Path]) -> int:
-    from nbclient.exceptions import CellExecutionError
-
     failed = 0
     for path in paths:
         try:

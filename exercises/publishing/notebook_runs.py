@@ -2,6 +2,7 @@
 
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,30 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import DeadKernelError
 
-from exercises.publishing.build_notebooks import read_notebook
+from labkit.errors import LabError
 from labkit.machine import has_gpu
-from labkit.paths import ROOT
+from labkit.paths import ROOT, short
 
 CELL_SECONDS = 60
 NEEDS_GPU = "this cell needs a GPU"
+
+
+def read_notebook(path: Path) -> nbformat.NotebookNode:
+    """
+    Raises:
+        LabError: it is no notebook.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a cell without an id is no trouble
+            nb = nbformat.read(path, as_version=4)
+            nbformat.validate(nb)
+    except OSError as error:
+        raise LabError(f"{short(path)} cannot be read ({error.strerror})") from None
+    except Exception as error:  # whatever is wrong with it: Jupyter could not open it either
+        why = " ".join(str(error).split())[:120]
+        raise LabError(f"{short(path)} is not a notebook ({type(error).__name__}: {why})") from None
+    return nb
 
 
 class Client(NotebookClient):
