@@ -53,9 +53,9 @@ torch.set_num_threads(max(1, (os.cpu_count() or 2) // int(os.environ.get("PYTEST
 
 
 def pytest_collection_modifyitems(items):
-    """What clicks in Chromium or runs all notebooks is for `make proof`."""
+    """What clicks in Chromium is for `make proof`."""
     for item in items:
-        if {"browser", "cells_of"} & set(getattr(item, "fixturenames", ())):
+        if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("proof")
 
 

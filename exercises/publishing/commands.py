@@ -157,21 +157,21 @@ def check_notebook(console: Console, word: str) -> int:
     if len(own) > 1:
         rest = f"{len(own) - 1} later cell{'s' * (len(own) > 2)}"
         console.print(f"[dim]{rest} failed too: often because of this one.[/]")
-    skipped = sum(cell["outcome"] == "skipped" for cell in cells)
-    counts = [
-        f"{sum(c['outcome'] == 'passed' for c in cells)} of {len(cells)} code cells ran well",
-        *([f"{_many(len(wrong), 'answer is', 'answers are')} not right yet"] if wrong else []),
-        *(
-            [f"{_many(waiting, 'cell waits', 'cells wait')} for {'it' if wrong else 'your answer'}"]
-            if waiting
-            else []
-        ),
-        *([f"{len(own)} failed"] if own else []),
-        *([f"{skipped} skipped ({notebook_runs.NEEDS_GPU})"] if skipped else []),
-    ]
+    ran, skipped = (sum(cell["outcome"] == kind for cell in cells) for kind in ("passed", "skipped"))
+    counts = {
+        f"{ran} of {len(cells)} code cells ran well": True,
+        f"{_many(len(wrong), 'answer is', 'answers are')} not right yet": wrong,
+        f"{_many(waiting, 'cell waits', 'cells wait')} for {'it' if wrong else 'your answer'}": waiting,
+        f"{len(own)} failed": own,
+        f"{skipped} skipped ({notebook_runs.NEEDS_GPU})": skipped,
+    }
     unasked = path.stem in all_names() and not any(map(has_check, cells))
     fine = not bad and not unasked
-    console.print(("[green]" if fine else "[yellow]") + escape(" · ".join(counts)) + "[/]")
+    console.print(
+        ("[green]" if fine else "[yellow]")
+        + escape(" · ".join(text for text, told in counts.items() if told))
+        + "[/]"
+    )
     if unasked:
         console.print(
             f"[yellow]this notebook has no check(...) cell: `lab reset {path.stem}` brings it back[/]"

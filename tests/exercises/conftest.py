@@ -1,15 +1,11 @@
 """Tiny exercises for the tests of the framework, and how tests read what a check shows."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from exercises.grading import Exercise, NotYet, expect_equal, guard
 from exercises.judging import registry
-from exercises.judging.sources import all_names
-from exercises.publishing.build_notebooks import NOTEBOOKS
-from exercises.publishing.notebook_runs import run_notebook
 
 
 def grade_add(add: Callable[[int, int], int]) -> str:
@@ -31,10 +27,6 @@ ADD = Exercise(
 )
 
 
-# The notebooks that are run in Jupyter as well. (Without Jupyter all are run, waiting and solved.)
-ONE_A_PHASE = [next(n for n in all_names() if n.startswith(f"p{phase}e")) for phase in range(1, 6)]
-
-
 @pytest.fixture
 def course(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exercise], Exercise]:
     """Makes an exercise known to check() and hint(), for one test."""
@@ -51,15 +43,3 @@ def course(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exercise], Exercise]:
 def adding(course: Callable[[Exercise], Exercise]) -> Exercise:
     """The exercise p1t1_add: one function that adds two numbers."""
     return course(ADD)
-
-
-@pytest.fixture(scope="session")
-def cells_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], list[dict[str, Any]]]:
-    """cells_of("solutions", name): what came out of the cells of a notebook in a kernel."""
-
-    def run(kind: str, name: str) -> list[dict[str, Any]]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("INFERENCE_LAB_OUTPUTS", str(tmp_path_factory.mktemp(kind)))
-            return run_notebook(NOTEBOOKS / kind / f"{name}.ipynb")
-
-    return run

@@ -5,7 +5,6 @@ import pytest
 from exercises.judging.plain_runs import run_cells
 from exercises.judging.sources import all_names, source_of
 from exercises.publishing.build_notebooks import build_solution
-from tests.exercises.conftest import ONE_A_PHASE
 
 NAMES = all_names()
 
@@ -19,13 +18,3 @@ SERVES = "p4e6_two_causes"  # its last cell starts the server, and watches it fo
 def test_a_solution_is_green(name, capsys):
     run_cells(build_solution(source_of(name)), name)  # raises what a cell raises
     assert capsys.readouterr().out.count("✓ Correct") == 1
-
-
-@pytest.mark.proof
-@pytest.mark.timeout(1200)  # the first test waits for all notebooks
-@pytest.mark.parametrize("name", ONE_A_PHASE)
-def test_in_jupyter_it_is_green_as_well(cells_of, name):
-    cells = cells_of("solutions", name)
-    assert [cell for cell in cells if cell["outcome"] == "failed"] == []
-    (check,) = (cell for cell in cells if cell["tags"] == ["check"])
-    assert len(check["boxes"]) == 1 and "✓ Correct" in check["boxes"][0]

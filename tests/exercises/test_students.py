@@ -8,7 +8,6 @@ from exercises.judging.plain_runs import run_cells
 from exercises.judging.sources import all_names, source_of
 from exercises.publishing.build_notebooks import build_student
 from exercises.publishing.commands import waits
-from tests.exercises.conftest import ONE_A_PHASE
 
 NAMES = all_names()
 
@@ -35,16 +34,3 @@ def test_a_student_notebook_waits_and_the_last_hint_solves_it(name, monkeypatch,
     exec(next(cell["source"] for cell in cells if cell["tags"] == ["check"]), names)
     assert shown[2].state == "correct"
     capsys.readouterr()
-
-
-@pytest.mark.proof
-@pytest.mark.timeout(1200)  # the first test waits for all notebooks
-@pytest.mark.parametrize("name", ONE_A_PHASE)
-def test_in_jupyter_it_waits_as_well(cells_of, being_worked_in, name):
-    if name in being_worked_in:
-        pytest.skip("you work in this notebook")
-    cells = cells_of("exercises", name)
-    expect_waiting(cells)
-    for cell in cells:
-        if "check" in cell["tags"]:
-            assert len(cell["boxes"]) == 1 and "Not attempted" in cell["boxes"][0]
