@@ -7,7 +7,7 @@ for a tuple and a Counter for a dict; a list does not stand for a tensor.
 import math
 import numbers
 import sys
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 from exercises.judging.verdict import NOTHING, NotYet, Verdict
@@ -242,11 +242,10 @@ def _list_difference(got: Any, expected: Any, tolerance: float, at: str, here: s
     if not isinstance(got, (list, tuple)):
         asked = type(expected).__name__
         return "wrong-type", f"{here}a {asked} is asked for, and a {type(got).__name__} came back"
-    for i, (a, b) in enumerate(zip(got, expected)):
-        if found := difference(a, b, tolerance, f"{at}[{i}]"):
-            kind, sentence = found
-            # a wrong item is a wrong result, except for what a deeper value's shape says
-            return ("wrong-result" if kind != "wrong-shape" else kind), sentence
+    if found := _first_difference(
+        ((str(i), a, b) for i, (a, b) in enumerate(zip(got, expected))), tolerance, at
+    ):
+        return found
     if len(got) != len(expected):
         return "wrong-result", f"{here}{len(got):,} items came back, {len(expected):,} are right"
     return None
@@ -259,17 +258,20 @@ def _dict_difference(
         return "wrong-type", f"{here}a dict is asked for, and a {type(got).__name__} came back"
     missing = [k for k in expected if k not in got]
     extra = [k for k in got if k not in expected]
-    if missing or extra:
-        parts = []
-        if missing:
-            parts.append(f"{len(missing):,} keys are missing, the first is {show(missing[0], 80)}")
-        if extra:
-            parts.append(f"{len(extra):,} keys should not be there, the first is {show(extra[0], 80)}")
+    parts = [f"{len(missing):,} keys are missing, the first is {show(missing[0], 80)}"] if missing else []
+    parts += [f"{len(extra):,} keys should not be there, the first is {show(extra[0], 80)}"] if extra else []
+    if parts:
         return "wrong-result", here + "; ".join(parts)
-    for key, value in expected.items():
-        if found := difference(got[key], value, tolerance, f"{at}[{show(key, 60)}]"):
-            kind, sentence = found
-            return ("wrong-result" if kind != "wrong-shape" else kind), sentence
+    return _first_difference(((show(k, 60), got[k], value) for k, value in expected.items()), tolerance, at)
+
+
+def _first_difference(
+    items: Iterable[tuple[str, Any, Any]], tolerance: float, at: str
+) -> tuple[str, str] | None:
+    """Of (place, got, expected). A wrong item is a wrong result, except for what a deeper value's shape says."""
+    for place, got, expected in items:
+        if found := difference(got, expected, tolerance, f"{at}[{place}]"):
+            return found if found[0] == "wrong-shape" else ("wrong-result", found[1])
     return None
 
 

@@ -85,11 +85,6 @@ def test_outputs_hold_nothing_of_this_machine(source):
 
 
 @each_notebook
-def test_its_size_is_fit_for_a_code_host(source):
-    assert source.stat().st_size < 1_500_000
-
-
-@each_notebook
 def test_it_has_a_piece_of_today_with_a_text_for_where_no_script_runs(source):
     shown = []
     for _, output in outputs_of(source):
