@@ -68,8 +68,6 @@ def note_check(name: str, verdict: Verdict) -> int | None:
             entry["solved_at"] = entry["solved_at"] or now
         entry["solved"] = entry["solved"] or verdict.state == "correct"
         entry["last"] = verdict.diagnosis
-    elif is_lab_check():
-        return None
     if entry != before:
         _keep(name, entry)
     if verdict.state != "correct":
@@ -80,30 +78,14 @@ def note_check(name: str, verdict: Verdict) -> int | None:
 def next_rung(name: str, rungs: int) -> int:
     """The hint to be shown: the next one if a check has failed since the last hint, else that one again."""
     entry = of(name)
-    climbs = not entry["rung"] or (entry["stuck"] and not is_lab_check())
-    return min(entry["rung"] + climbs, rungs)
+    return min(entry["rung"] + (entry["stuck"] or not entry["rung"]), rungs)
 
 
 def note_hint(name: str, number: int) -> None:
-    if is_lab_check():  # it runs every cell, and the learner did not ask
-        return
     entry = of(name)
     entry["rung"], entry["stuck"] = number, False
     entry["hints"] = max(entry["hints"], number)
     _keep(name, entry)
-
-
-def restart_hints(name: str) -> None:
-    """The next hint is the first again. How many were seen stays."""
-    entry = of(name)
-    if entry["rung"]:
-        entry["rung"] = 0
-        _keep(name, entry)
-
-
-def is_lab_check() -> bool:
-    """Whether `lab check`, or a test of the course, runs the notebook: run_notebook sets this for its kernels."""
-    return "INFERENCE_LAB_CHECK" in os.environ
 
 
 def is_demonstration() -> bool:

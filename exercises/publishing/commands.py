@@ -234,7 +234,6 @@ def reset_notebook(console: Console, word: str) -> int:
             f"only the notebooks in notebooks/exercises can be reset, and {short(path)} is not one"
         )
     text = text_of(build_student(source_of(path.stem)))
-    progress.restart_hints(path.stem)
     if path.is_file():
         if path.read_text(encoding="utf-8", errors="replace") == text:
             console.print(f"{short(path)} is fresh already", soft_wrap=True)

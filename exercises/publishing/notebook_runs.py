@@ -50,9 +50,9 @@ class Client(NotebookClient):
         self.begun = cell_index
         return await super().async_execute_cell(cell, cell_index, *args, **kwargs)
 
-    def run(self, **settings: str) -> None:
+    def run(self) -> None:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        env = os.environ | {"PYTHONPATH": path} | settings
+        env = os.environ | {"PYTHONPATH": path}
         env.pop("JPY_SESSION_NAME", None)  # of a notebook that started this: the pieces would come out alive
         self.execute(env=env)
 
@@ -74,7 +74,7 @@ def run_notebook(path: Path, cell_seconds: float = CELL_SECONDS) -> list[dict[st
     client = Client(nb, path.parent, cell_seconds, allow_errors=True, interrupt_on_timeout=True)
     died = len(nb.cells)
     try:
-        client.run(INFERENCE_LAB_CHECK="1")
+        client.run()
     except DeadKernelError:
         died = client.begun
     code = [(place, cell) for place, cell in enumerate(nb.cells) if cell.cell_type == "code"]

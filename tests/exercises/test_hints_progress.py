@@ -72,24 +72,6 @@ def test_a_hint_left_in_the_notebook_does_not_climb_by_itself(source, capsys):
     assert progress.of("p1t1_add")["hints"] == 3
 
 
-def test_lab_check_asks_for_no_hint(source, capsys, monkeypatch):
-    monkeypatch.setenv("INFERENCE_LAB_CHECK", "somewhere")
-    for rung in (None, 4):
-        hint("p1t1_add", rung)
-    fail(stub)
-    assert progress.load() == {} and "1 of 4" in capsys.readouterr().out
-    monkeypatch.delenv("INFERENCE_LAB_CHECK")
-    hint("p1t1_add")
-    fail()
-    before = progress.load()
-    monkeypatch.setenv("INFERENCE_LAB_CHECK", "somewhere")
-    capsys.readouterr()
-    for _ in range(3):
-        hint("p1t1_add")
-        assert "1 of 4" in capsys.readouterr().out
-    assert progress.load() == before
-
-
 # ------------------------------------------------------------------ progress
 
 
