@@ -24,18 +24,8 @@ from exercises.judging.sources import all_sources, cut
 from labkit.paths import ROOT
 
 SCRATCH = "/scratch"  # in a room: the only place to write in
-NAMESPACES = [
-    "unshare",
-    "--user",
-    "--map-root-user",
-    "--mount",
-    "--pid",
-    "--net",
-    "--ipc",
-    "--uts",
-    "--fork",
-    "--kill-child",
-]
+NAMESPACES = ["unshare", "--user", "--map-root-user", "--fork", "--kill-child"]
+NAMESPACES += ["--mount", "--pid", "--net", "--ipc", "--uts"]
 PACKAGES = ("exercises", "labkit", *(p.name for p in sorted(ROOT.glob("phase?_*")) if p.is_dir()))
 LONGEST = 200.0  # seconds for one answer: more than any exercise has, and a new Python where there is no fork
 
@@ -128,19 +118,9 @@ def copy_course(folder: Path) -> None:
 
 # ------------------------------------------------------------------ the walls, put up within new namespaces
 
-STAGE = Path(
-    "/dev/shm"
-)  # the new root grows here: the folder is on every Linux, and holds nothing of the course
-SHOWN = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib64",
-    "/etc/ld.so.cache",
-    "/etc/localtime",
-    "/sys/devices/system",
-)
+STAGE = Path("/dev/shm")  # the new root grows here: it is on every Linux, and holds nothing of the course
+SHOWN = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/sys/devices/system")
+SHOWN += ("/etc/ld.so.cache", "/etc/localtime")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 NOSUID, NODEV, NOEXEC, READ_ONLY, REMOUNT, BIND, RECURSIVE = 2, 4, 8, 1, 32, 4096, 16384  # <sys/mount.h>
 NEW_MOUNTS = 0x20000  # CLONE_NEWNS

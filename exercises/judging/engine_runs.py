@@ -162,11 +162,5 @@ def compare(mine: Answers, course: Answers, *also: tuple[str, Any, Any], note: s
 
 def refuse(error: NotYet) -> NoReturn:
     """What the engine showed, in a box."""
-    verdict = verdict_of(error)
-    parts = (
-        ("", verdict.says, False),
-        ("your part gave", verdict.got, True),
-        ("the course's", verdict.expected, True),
-    )
-    boxes.display(boxes.Box("not yet", f"Not yet · {verdict.tried}", parts))
+    boxes.display(boxes.engine_box(verdict_of(error)))
     raise error

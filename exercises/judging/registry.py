@@ -1,13 +1,13 @@
 """All exercises, gathered from the graders of each phase: exercises/phaseN/grade_*.py."""
 
-import difflib
 import importlib
 import re
 from dataclasses import replace
 from functools import cache
 
-from exercises.judging.sources import SOURCES, all_names, meant_by
+from exercises.judging.sources import SOURCES, all_names, the_one
 from exercises.judging.verdict import Exercise, WrongCall, texts_of
+from labkit.errors import LabError
 
 
 @cache
@@ -38,15 +38,8 @@ def find(name: str) -> Exercise:
     Raises:
         WrongCall: there is none of that name, or there are several.
     """
-    number = re.match(r"p?(\d)", name)
-    exercises = exercises_of(int(number[1])) if number else {}
-    found = meant_by(name, exercises)
-    if len(found) == 1:
-        return exercises[found[0]]
-    if found:
-        raise WrongCall(f"{name!r} is the beginning of {len(found)} exercises: {', '.join(found)}")
-    near = difflib.get_close_matches(name, all_names(), 1, 0.6)
-    raise WrongCall(
-        f"no exercise is called {name!r}"
-        + (f": did you mean {near[0]}?" if near else ". It is called as its notebook is, without .ipynb.")
-    )
+    try:
+        found = the_one(name, all_names(), "exercise", ". It is called as its notebook is, without .ipynb.")
+    except LabError as error:
+        raise WrongCall(str(error)) from None
+    return exercises_of(int(found[1]))[found]

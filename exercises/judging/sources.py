@@ -1,10 +1,12 @@
 """The sources of the exercises: where they are, what they are called, and the solution that stands in them."""
 
+import difflib
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.errors import LabError
 from labkit.paths import ROOT
 
 SOURCES = ROOT / "exercises"
@@ -37,13 +39,24 @@ def all_names() -> list[str]:
     return [name_of(source) for source in all_sources()]
 
 
-def meant_by(word: str, names: Collection[str]) -> list[str]:
-    """Those of the names that a word means: by the whole name, the number (1.1 or p1e1), or a beginning."""
-    if word in names:
-        return [word]
-    word = re.sub(r"^(\d)\.(\d+)$", r"p\1e\2", word)
-    by_number = [name for name in names if name.startswith(f"{word}_")]
-    return by_number or [name for name in names if name.startswith(word)]
+def the_one(word: str, names: Collection[str], what: str, otherwise: str) -> str:
+    """The name that a word means: the whole name, the number (1.1 or p1e1), or a beginning.
+
+    Args:
+        what: of what it is the name. otherwise: what to say where no name is like it.
+
+    Raises:
+        LabError: there is none, or several.
+    """
+    number = re.sub(r"^(\d)\.(\d+)$", r"p\1e\2", word)
+    found = [word] * (word in names) or [name for name in names if name.startswith(f"{number}_")]
+    found = found or [name for name in names if word and name.startswith(number)]
+    if len(found) > 1:
+        raise LabError(f"{word!r} is the beginning of {len(found)} {what}s: {', '.join(found)}")
+    if not found:
+        near = difflib.get_close_matches(word, names, 1, 0.6)
+        raise LabError(f"no {what} is called {word!r}{f': did you mean {near[0]}?' if near else otherwise}")
+    return found[0]
 
 
 def source_of(name: str) -> Path:

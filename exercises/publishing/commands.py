@@ -1,6 +1,5 @@
 """`lab progress`, `lab next`, `lab check NOTEBOOK` and `lab reset NOTEBOOK`."""
 
-import difflib
 import re
 import sys
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from exercises.judging import progress
-from exercises.judging.sources import all_names, all_sources, meant_by, name_of, source_of, title_of
+from exercises.judging.sources import all_names, all_sources, name_of, source_of, the_one, title_of
 from labkit.catalog import CORE_EXERCISES, LEVELS, SCRIPTS, Level, first_line
 from labkit.errors import LabError
 from labkit.paths import ROOT, short, write_whole
@@ -261,22 +260,12 @@ def find_notebook(word: str, must_exist: bool = True) -> Path:
     stem = path.stem if path.suffix == ".ipynb" else word
     here = {p.stem: p for p in NOTEBOOKS.glob("*.ipynb")}
     here |= {name: NOTEBOOKS / "exercises" / f"{name}.ipynb" for name in all_names()}
-    found = [here[name] for name in meant_by(stem, here)] if stem else []
-    if len(path.parts) > 1 and [ROOT / path] != found:
+    found = here[the_one(stem, here, "notebook", "; `lab progress` lists the exercises")]
+    if len(path.parts) > 1 and ROOT / path != found:
         raise LabError(f"there is no notebook {word}")
-    if len(found) > 1:
-        raise LabError(
-            f"{word!r} is the beginning of {len(found)} notebooks: {', '.join(p.stem for p in found)}"
-        )
-    if not found:
-        near = difflib.get_close_matches(stem, here, 1, 0.6)
-        raise LabError(
-            f"no notebook is called {word!r}"
-            + (f": did you mean {near[0]}?" if near else "; `lab progress` lists the exercises")
-        )
-    if must_exist and not found[0].is_file():
-        raise LabError(f"{short(found[0])} is not there: `lab reset {found[0].stem}` writes it")
-    return found[0]
+    if must_exist and not found.is_file():
+        raise LabError(f"{short(found)} is not there: `lab reset {found.stem}` writes it")
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:

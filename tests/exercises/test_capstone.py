@@ -25,29 +25,7 @@ from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
 from web.pieces.replay import SHOWN
 
-WORDS = [
-    "the",
-    "king",
-    "and",
-    "his",
-    "three",
-    "sons",
-    "went",
-    "into",
-    "deep",
-    "forest",
-    "where",
-    "an",
-    "old",
-    "woman",
-    "lived",
-    "in",
-    "a",
-    "little",
-    "house",
-    "by",
-    "sea",
-]
+WORDS = "the king and his three sons went into deep forest where an old woman lived in a little house by sea"
 
 
 @pytest.fixture
@@ -68,7 +46,7 @@ def my_engine(monkeypatch):
 
 def prompts(number):
     rng = random.Random(3)
-    return [" ".join(rng.choices(WORDS, k=rng.randrange(1, 40))) for _ in range(number)]
+    return [" ".join(rng.choices(WORDS.split(), k=rng.randrange(1, 40))) for _ in range(number)]
 
 
 def test_it_can_be_read_in_one_sitting():

@@ -118,17 +118,6 @@ def test_in_jupyter_a_slip_is_told_in_one_line(tmp_path, monkeypatch):
         assert len(error.traceback) == 1 and error.traceback[0].startswith("error: "), cell.source
 
 
-def test_what_comes_after_a_guess_is_folded(tmp_path):
-    source = tmp_path / "mine.py"
-    source.write_text('# %% tags=["after-guess"]\n1\n\n# %% tags=["gpu"]\n2\n\n# %%\n3\n')
-    cells = build_notebooks.read_source(source, "mine").cells
-    assert [dict(c.metadata) for c in cells] == [
-        {"tags": ["after-guess"], "jupyter": {"outputs_hidden": True}},
-        {"tags": ["gpu"]},
-        {},
-    ]
-
-
 def test_a_companion_lists_the_exercises_of_today():
     (phase1, *_) = map(build_notebooks.read_notebook, companions())
     before = phase1.cells[-1].source
