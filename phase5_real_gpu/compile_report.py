@@ -10,13 +10,10 @@ loop does to the way keys are fetched, and a list of what cannot be known before
 Needs Triton, not a GPU.
 """
 
-from argparse import ArgumentParser
 from dataclasses import asdict
-from textwrap import fill
 
 from labkit.lab import Lab, run_lab
 from phase5_real_gpu.compiling import compile_cases
-from phase5_real_gpu.compiling.launches import all_variants
 from phase5_real_gpu.kernels.triton_setup import require_triton
 from phase5_real_gpu.story import compile_story as chapters
 from phase5_real_gpu.story.compile_story import FIRST, HOISTED, MAIN_CARD, NOT_CAUGHT, PLAIN, UNALIGNED
@@ -30,40 +27,23 @@ def story(lab: Lab) -> None:
     listed = chapters.requests(lab.quick)
     compiled = list(lab.progress(compile_cases(listed), "compiling", total=len(listed)))
     engine = [c for c in compiled if not c.case.startswith(("ladder", "first")) and c.case != UNALIGNED]
-    plain = [c for c in compiled if c.case == PLAIN]
-    hoisted = [c for c in compiled if c.case == HOISTED]
-    chapters.first_kernels(lab, [c for c in compiled if c.case in FIRST])
+    for_main = {c.case: c for c in compiled if c.capability == MAIN_CARD and not c.kernel.startswith("merge")}
+    chapters.first_kernels(lab, [for_main[case] for case in FIRST if case in for_main])
     lab.title("The kernels of the engine")
     chapters.engine_kernels(lab, engine)
-    chapters.fetching_ahead(lab, plain, hoisted)
-    ladder = [c for c in compiled if c.case.startswith("ladder") and c.num_stages == 3]
-    chapters.show_card(lab, MAIN_CARD, ladder)
-    for unaligned in (c for c in compiled if c.case == UNALIGNED):
-        chapters.alignment(
-            lab, next(c for c in engine if c.case == "decode" and c.capability == MAIN_CARD), unaligned
-        )
-    if lab.args.all_variants:
-        listed = all_variants()
-        found = list(lab.progress(compile_cases(listed), "compiling all variants", total=len(listed)))
-        chapters.all_variants(lab, found)
-        lab.record(all_variants=[asdict(c) for c in found])
+    chapters.fetching_ahead(lab, for_main[PLAIN], for_main[HOISTED])
+    chapters.show_card(lab, MAIN_CARD, [c for c in compiled if c.case.startswith("ladder")])
+    if unaligned := for_main.get(UNALIGNED):
+        chapters.alignment(lab, for_main["decode"], unaligned)
     lab.title("What neither the interpreter nor the compiler can tell")
-    width, indent = 96, " " * 26
-    lab.show(
-        "\n".join(fill(f"{name:26}{text}", width, subsequent_indent=indent) for name, text in NOT_CAUGHT)
-    )
-    lab.record(compiled=[asdict(c) for c in compiled], not_caught=dict(NOT_CAUGHT))
+    lab.table("It needs a card", ["what", "why"], list(NOT_CAUGHT.items()))
+    lab.record(compiled=[asdict(c) for c in compiled], not_caught=NOT_CAUGHT)
     if any(c.registers for c in engine):
-        lab.figure(chapters.draw(engine, plain, hoisted), "compile_report")
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    help = "also compile every head size, format, window and soft cap for each card (half an hour)"
-    parser.add_argument("--all-variants", action="store_true", help=help)
+        lab.figure(chapters.draw(engine), "compile_report")
 
 
 def main(argv: list[str] | None = None) -> int:
-    return run_lab(story, __doc__, options=("quick",), add_arguments=add_arguments, argv=argv)
+    return run_lab(story, __doc__, options=("quick",), argv=argv)
 
 
 if __name__ == "__main__":

@@ -8,16 +8,18 @@ A small model could live on the desk. A real one has gigabytes, and no cache hol
 user waits for, all weights come from main memory. So one figure decides how fast a model can write: the bytes
 that memory delivers in a second.
 
-You will see both measured on this machine (on a GPU: registers, L1, L2, its own memory, the bus to the main
+You will see both measured on this machine (on a GPU: L1, L2, its own memory, the bus to the main
 memory; on a CPU: L1, L2, L3, main memory), then where the bytes of one decode step live, how long each takes to
 move, and what that means in tokens a second. The floor of every decode kernel of this phase comes from here.
 """
+
+from dataclasses import asdict
 
 from labkit.lab import Lab, run_lab
 from phase5_real_gpu.measuring.engine_cases import default_dtype
 from phase5_real_gpu.measuring.machine_limits import measure_limits
 from phase5_real_gpu.measuring.measurements import Measurement, as_records
-from phase5_real_gpu.story.memory_story import cpu_levels, gpu_levels, where_bytes_live
+from phase5_real_gpu.story.memory_story import levels_of, where_bytes_live
 
 
 def story(lab: Lab) -> None:
@@ -26,7 +28,7 @@ def story(lab: Lab) -> None:
     lab.say("""A processor computes faster than its memory can deliver. So between the two stand caches: small
         memories that keep what was used last. The nearer, the faster, and the smaller. How much faster?""")
     limits = measure_limits(device, (dtype,), lab.quick)
-    levels = (gpu_levels if device == "cuda" else cpu_levels)(lab, limits)
+    levels = levels_of(lab, limits, device)
     measurements = limits.measurements()
     for name in ("L1", "L2", "L3"):
         if name in levels:
@@ -36,7 +38,7 @@ def story(lab: Lab) -> None:
             measurements.append(
                 Measurement(f"cache-{name.lower()}", point.gb_s, "GB/s", "higher", details=details)
             )
-    lab.record(limits=vars(limits), measurements=as_records(measurements))
+    lab.record(limits=asdict(limits), measurements=as_records(measurements))
     where_bytes_live(lab, limits, levels)
 
 

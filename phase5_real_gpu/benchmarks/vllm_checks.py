@@ -4,15 +4,17 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
 from phase5_real_gpu.measuring.measurements import Spread
 
+Record = dict[str, Any]
+"""An answer, {"token_ids": [...], "top": at each place the best tokens as [id, log probability]}, or a step of a schedule."""
 
-@dataclass
-class Difference:
+
+class Difference(NamedTuple):
     """The first place at which two answers part.
 
     Attributes:
@@ -36,38 +38,32 @@ class TokenComparison:
     differences: list[Difference] = field(default_factory=list)
 
 
-def compare_tokens(
-    ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]], tie: float
-) -> TokenComparison:
+def compare_tokens(ours: Sequence[Record], theirs: Sequence[Record], tie: float) -> TokenComparison:
     """Compare answers token by token, each up to the first difference: after it, they answer different texts.
 
     Args:
-        ours, theirs: {"token_ids": [...], "top": at each place the best tokens as [id, log probability]}.
         tie: largest gap that counts as none: two ways of adding up may order such tokens differently.
     """
     result = TokenComparison()
     for request, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         ids = [*a["token_ids"], None], [*b["token_ids"], None]
-        place = next((i for i, (x, y) in enumerate(zip(*ids)) if x != y), None)
-        if place is None:
-            result.equal_tokens += len(a["token_ids"])
-            continue
+        place = next((i for i, (x, y) in enumerate(zip(*ids)) if x != y), len(a["token_ids"]))
         result.equal_tokens += place
         mine, other = ids[0][place], ids[1][place]
-        gaps = [_gap(a, place, mine, other), _gap(b, place, other, mine)]
-        gap = None if None in gaps else max(gaps)
-        found = Difference(request, place, (mine, other), gap)
-        (result.ties if gap is not None and gap <= tie else result.differences).append(found)
+        if mine != other:
+            gaps = [_gap(a, place, mine, other), _gap(b, place, other, mine)]
+            gap = None if None in gaps else max(gaps)
+            found = Difference(request, place, (mine, other), gap)
+            (result.ties if gap is not None and gap <= tie else result.differences).append(found)
     return result
 
 
-def _gap(answer: dict[str, Any], place: int, chosen: int | None, other: int | None) -> float | None:
+def _gap(answer: Record, place: int, chosen: int | None, other: int | None) -> float | None:
     best = dict(map(tuple, answer["top"][place])) if place < len(answer["top"]) else {}
     return best[chosen] - best[other] if chosen in best and other in best else None
 
 
-@dataclass
-class ScheduleDifference:
+class ScheduleDifference(NamedTuple):
     """The first step that two schedulers decide differently, and in what."""
 
     step: int
@@ -76,9 +72,7 @@ class ScheduleDifference:
     theirs: Any
 
 
-def compare_schedules(
-    ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]
-) -> ScheduleDifference | None:
+def compare_schedules(ours: Sequence[Record], theirs: Sequence[Record]) -> ScheduleDifference | None:
     """The first difference of two recordings, field by field; None if there is none."""
     for a, b in zip(ours, theirs):
         for what in a:
@@ -100,7 +94,7 @@ def ratio_of(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
 
 def our_answers(
     engine: LLMEngine, prompts: list[list[int]], max_tokens: int, stop_token_ids: list[int]
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     """As the worker's "generate"."""
     params = SamplingParams(
         temperature=0, max_tokens=max_tokens, stop_token_ids=stop_token_ids, ignore_eos=True, logprobs=2
@@ -111,9 +105,7 @@ def our_answers(
     ]
 
 
-def our_schedule(
-    engine: LLMEngine, requests: list[dict[str, Any]]
-) -> tuple[list[dict[str, Any]], list[list[int]]]:
+def our_schedule(engine: LLMEngine, requests: list[Record]) -> tuple[list[Record], list[list[int]]]:
     """As the worker's "schedule": the steps, and the answers."""
     scheduler, manager = engine.core.scheduler, engine.core.block_manager
     decide, steps, step = scheduler.schedule, [], 0
@@ -121,18 +113,16 @@ def our_schedule(
     def watched() -> Any:
         output = decide()
         if output.scheduled:
-            steps.append(
-                {
-                    "step": step,
-                    "scheduled": [[int(s.request.request_id), s.num_tokens] for s in output.scheduled],
-                    "computed": [s.num_computed for s in output.scheduled],
-                    "blocks": [list(s.request.block_table.block_ids) for s in output.scheduled],
-                    "preempted": sorted(int(r.request_id) for r in output.preempted),
-                    "running": [int(r.request_id) for r in scheduler.running],
-                    "waiting": [int(r.request_id) for r in scheduler.waiting],
-                    "free_blocks": manager.num_free_blocks,
-                }
-            )
+            steps.append({
+                "step": step,
+                "scheduled": [[int(s.request.request_id), s.num_tokens] for s in output.scheduled],
+                "computed": [s.num_computed for s in output.scheduled],
+                "blocks": [list(s.request.block_table.block_ids) for s in output.scheduled],
+                "preempted": sorted(int(r.request_id) for r in output.preempted),
+                "running": [int(r.request_id) for r in scheduler.running],
+                "waiting": [int(r.request_id) for r in scheduler.waiting],
+                "free_blocks": manager.num_free_blocks,
+            })  # fmt: skip
         return output
 
     scheduler.schedule = watched  # hides the method of the class ...
@@ -151,17 +141,14 @@ def our_schedule(
     return steps, list(answers.values())
 
 
-def schedule_requests(vocab_size: int, seed: int) -> list[dict[str, Any]]:
+def schedule_requests(vocab_size: int, seed: int) -> list[Record]:
     """24 requests: some share the beginning of their prompt, and together they need far more than the cache."""
     rng = Random(seed)
     head = [rng.randrange(vocab_size) for _ in range(70)]
-    return [
-        {
-            "id": i,
-            "arrival": 0 if i == 0 else rng.randrange(40),
-            "prompt": (head if rng.random() < 0.4 else [])
-            + [rng.randrange(vocab_size) for _ in range(rng.randint(5, 110))],
-            "max_tokens": rng.randint(10, 80),
-        }
-        for i in range(24)
-    ]
+    requests = []
+    for i in range(24):
+        arrival = 0 if i == 0 else rng.randrange(40)
+        shared = head if rng.random() < 0.4 else []
+        prompt = shared + [rng.randrange(vocab_size) for _ in range(rng.randint(5, 110))]
+        requests.append(dict(id=i, arrival=arrival, prompt=prompt, max_tokens=rng.randint(10, 80)))
+    return requests

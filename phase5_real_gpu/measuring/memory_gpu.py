@@ -15,7 +15,6 @@ from phase5_real_gpu.measuring.timing import time_call
 
 BLOCK = 4096  # numbers that a program reads at a time: 16 KiB
 PROGRAMS_PER_MULTIPROCESSOR = 8
-REGISTER_BYTES = 16  # a multiply-add on 4-byte numbers reads three and writes one
 
 
 @triton.jit
@@ -40,17 +39,6 @@ def sweep_kernel(
 
 
 @triton.jit
-def multiply_add_kernel(out, factor, summand, turns, BLOCK: tl.constexpr):
-    """x = x * factor + summand, over and over, for numbers that never leave the registers."""
-    program = tl.program_id(0)
-    places = tl.arange(0, BLOCK)
-    x = places.to(tl.float32)
-    for _ in range(turns):
-        x = x * factor + summand
-    tl.store(out + program * BLOCK + places, x)
-
-
-@triton.jit
 def jump_kernel(out, following, jumps):
     """One program, one number at a time: each says where the next one lies. It goes on where `out` says."""
     place = tl.load(out)
@@ -62,10 +50,8 @@ def jump_kernel(out, following, jumps):
 def cache_sizes() -> dict[str, int]:
     """{"L1": bytes beside one multiprocessor, "L2": bytes that all share}, as the driver says."""
     card = torch.cuda.get_device_properties(0)
-    sizes = {"L2": card.L2_cache_size}
     # L1 cache and shared memory are one piece of silicon, divided at need.
-    shared = getattr(card, "shared_memory_per_multiprocessor", 0)
-    return ({"L1": shared} if shared else {}) | sizes
+    return {"L1": card.shared_memory_per_multiprocessor, "L2": card.L2_cache_size}
 
 
 def sweep_sizes(largest: int, quick: bool = False) -> list[int]:
@@ -107,20 +93,6 @@ def read_speed(size: int, seconds: float = 0.02) -> float:
         raise AssertionError("the sum is wrong")
     timing = time_call(lambda: sweep(numbers, programs, turns), "cuda", seconds, cold=False)
     return programs * turns * BLOCK * 4 / (timing.low_us / 1e6) / GB
-
-
-def register_speed(seconds: float = 0.02) -> float:
-    """GB/s between registers and arithmetic units, from the rate of multiply-adds."""
-    card = torch.cuda.get_device_properties(0)
-    block, turns = 2048, 4096
-    programs = card.multi_processor_count * PROGRAMS_PER_MULTIPROCESSOR
-    out = torch.empty(programs * block, device="cuda")
-
-    def run() -> None:
-        multiply_add_kernel[(programs,)](out, 0.999, 0.001, turns, BLOCK=block, num_warps=8)
-
-    timing = time_call(run, "cuda", seconds, cold=False)
-    return programs * block * turns * REGISTER_BYTES / (timing.low_us / 1e6) / GB
 
 
 def jump_time(size: int, jumps: int = 20_000) -> float:

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.figures import BLUE, GREY, ORANGE, new_figure
+from matplotlib.figure import Figure
+
+from labkit.figures import BLUE, ORANGE, new_figure
 from labkit.lab import Lab
 from phase5_real_gpu.compiling.machine_code import KB, LIMITS, Compiled
 
@@ -26,23 +28,19 @@ RUNGS = ("head", "packed", "tile", "hoisted", "exp2", "split")
 PLAIN, HOISTED, UNALIGNED = "ladder, tile", "ladder, hoisted", "decode unaligned"
 MAIN_CARD = 90
 
-NOT_CAUGHT = (
-    ("speed", "neither says how long anything takes; two programs with the same counts can differ by a factor"),
-    ("races", "the interpreter runs one program after the other; a GPU runs thousands at once, in any order. Two "
-     "that write to one place show only there"),
-    ("reads outside", "the interpreter reads whatever lies behind a tensor and goes on. Poison (NaN) in unused pages "
-     "shows reads within the pool, not beyond it. `compute-sanitizer` on a GPU shows those"),
-    ("addresses beyond 32 bits", "a cache of more than 2^31 numbers is too large for a test; an index that overflows "
-     "is right in every small one"),
-    ("rounding", "bfloat16 products are computed in float32 in the interpreter, which cannot do them. The card "
-     "rounds weights to bfloat16 before the second product, and sums in another order"),
-    ("the compiler", "the interpreter runs the Python, not what was compiled. A wrong translation passes every test"),
-    ("launches", "a grid beyond the card's limits, another process holding the memory, a driver too old for the code"),
-    ("other variants", "arguments that are no multiple of 16, or are 1, are compiled anew at the first launch. Only "
-     "the shapes listed here were looked at"),
-    ("CUDA graphs", "a replayed graph uses the addresses of the day it was recorded. Only a replay shows a stale one"),
-    ("streams", "work queued on two streams without waiting, and Python reading a result too early"),
-)  # fmt: skip
+NOT_CAUGHT = {
+    "speed": "two kernels with the same counts can differ by a factor",
+    "races": "the interpreter runs one program after the other; a GPU runs thousands at once, in any order",
+    "reads outside": "the interpreter reads on behind a tensor; NaN in unused pages shows reads within the pool only. "
+    "`compute-sanitizer` on a GPU shows the others",
+    "addresses beyond 32 bits": "a cache of more than 2^31 numbers is too large for a test",
+    "rounding": "the interpreter multiplies bfloat16 in float32; a card rounds weights before the second multiplication",
+    "the compiler": "the interpreter runs the Python, not what was compiled",
+    "launches": "a grid beyond the card's limits, memory held by another process, a driver too old for the code",
+    "other variants": "arguments that are no multiple of 16, or are 1, are compiled anew at the first launch",
+    "CUDA graphs": "a replayed graph uses the addresses of its recording. Only a replay shows a stale one",
+    "streams": "work queued on two streams without waiting, and Python reading a result too early",
+}
 
 
 def dtype_for(capability: int) -> str:
@@ -51,26 +49,16 @@ def dtype_for(capability: int) -> str:
 
 
 def requests(quick: bool) -> list[dict[str, Any]]:
-    """What to compile: the engine's kernels for each card, the ladder and its variants for one."""
+    """What to compile: the engine's kernels for each card, the first kernels and the ladder for one."""
 
-    def one(case: str, capability: int = MAIN_CARD, **more: Any) -> dict[str, Any]:
-        return {"case": case, "dtype": dtype_for(capability), "capability": capability} | more
+    def one(case: str, capability: int = MAIN_CARD) -> dict[str, Any]:
+        return {"case": case, "dtype": dtype_for(capability), "capability": capability}
 
     if quick:
         return [one(case) for case in (*FIRST, *QUICK, PLAIN, HOISTED)]
     older = [case for case in PRODUCTION if "fp8" not in case]  # no instructions for it before sm_89
-    return [
-        *map(one, FIRST),
-        *(
-            one(case, capability)
-            for capability in LIMITS
-            for case in (PRODUCTION if capability >= 89 else older)
-        ),
-        one(UNALIGNED),
-        *(one(f"ladder, {rung}") for rung in RUNGS),
-        *(one(PLAIN, num_stages=n) for n in (2, 4, 5, 6, 7)),
-        *(one(HOISTED, num_stages=n) for n in (2, 4, 5)),
-    ]
+    engine = [one(c, card) for card in LIMITS for c in (PRODUCTION if card >= 89 else older)]
+    return [*map(one, FIRST), *engine, one(UNALIGNED), *(one(f"ladder, {rung}") for rung in RUNGS)]
 
 
 def matrix_instructions(c: Compiled) -> str:
@@ -94,7 +82,10 @@ def show_card(lab: Lab, capability: int, kernels: Sequence[Compiled]) -> None:
     lab.table(
         f"{limits.name}: {limits.cards}, {dtype_for(capability)}; {limits.shared_program // KB} KiB of shared memory a program",
         COLUMNS,
-        [_row("    merging" if c.kernel.startswith("merge") else c.case, c) for c in kernels],
+        [
+            _row("    merging" if c.kernel.startswith("merge") else c.case.removeprefix("first "), c)
+            for c in kernels
+        ],
     )
     for c in kernels:
         if c.error:
@@ -106,11 +97,7 @@ def first_kernels(lab: Lab, kernels: Sequence[Compiled]) -> None:
     lab.say("""From `ladder/first_kernels.py`. With a stride of 32 no lane finds four neighbouring numbers, so there is no load of 16
         bytes. The transpose exchanges its tile through shared memory. With three stages the loop fetches ahead: asynchronous
         copies, and two buffers.""")
-    lab.table(
-        f"{LIMITS[MAIN_CARD].name}: {LIMITS[MAIN_CARD].cards}",
-        COLUMNS,
-        [_row(c.case.removeprefix("first "), c) for c in kernels],
-    )
+    show_card(lab, MAIN_CARD, kernels)
 
 
 def explain_columns(lab: Lab) -> None:
@@ -176,46 +163,31 @@ def engine_kernels(lab: Lab, kernels: Sequence[Compiled]) -> None:
                 for float16 there, and each turn waits for its keys. They are right on a T4; they are not fast.""")
 
 
-def fetching_ahead(lab: Lab, plain: Sequence[Compiled], hoisted: Sequence[Compiled]) -> None:
+def fetching_ahead(lab: Lab, plain: Compiled, hoisted: Compiled) -> None:
     lab.title("One line moved, two buffers instead of one")
     lab.say("""To fetch keys ahead a program has to know where they are. In a paged cache the address comes out of the
         block table: a load that has to be answered before the other can start. The compiler cuts a loop into
-        stages, 3 unless told otherwise, so that stages of neighbouring turns overlap. Here it spends one of
-        them on the block table.""")
+        3 stages, so that stages of neighbouring turns overlap. Here it spends one of them on the block table.""")
     lab.show("""tile        turn i:  load ids(i) -> load keys(i) -> multiply
 hoisted     turn i:  load ids(i+1), load keys(i) -> multiply          (ids(i) came a turn ago)""")
-    at_3 = [next(c for c in group if c.num_stages == 3) for group in (plain, hoisted)]
+    under_way = ", ".join(  # where the loop waits; the wait behind the loop is always for all of them
+        f"{c.case.removeprefix('ladder, ')} {max(c.waits, default=0)}" for c in (plain, hoisted)
+    )
     lab.predict(
         claim="aot-hoisted-buffers",
         question="3 stages: buffers for keys when the ids are loaded in the same turn, and when one turn early",
         predicted=[1, 2],
-        measured=[c.buffers for c in at_3],
-        note="Fetches that may still be under way where the loop waits for keys: "
-        + ", ".join(f"{c.case.removeprefix('ladder, ')} {_under_way(c)}" for c in at_3)
-        + ". What that is worth in time, decode_ladder.py measures on a GPU.",
+        measured=[plain.buffers, hoisted.buffers],
+        note=f"Fetches that may still be under way where the loop waits for keys: {under_way}. What that is worth in time, "
+        "decode_ladder.py measures on a GPU.",
     )
-    if len(plain) > 1:
-        lab.table(
-            "The same two kernels with other numbers of stages",
-            ["kernel", "stages", "buffers", "under way", "registers", "shared KiB", "fit"],
-            [[c.case.removeprefix("ladder, "), c.num_stages, c.buffers, _under_way(c), c.registers,
-              round(c.shared / KB), c.programs_per_multiprocessor]
-             for c in sorted((*plain, *hoisted), key=lambda c: (c.case != PLAIN, c.num_stages))],
-            note="More stages would do as well; but they buy the second buffer with registers, and with a copy of the "
-            "ids in shared memory.",
-        )  # fmt: skip
-
-
-def _under_way(c: Compiled) -> int:
-    """Fetches that may be open where the loop waits; the wait behind the loop is always for all of them."""
-    return max(c.waits, default=0)
 
 
 def alignment(lab: Lab, aligned: Compiled, unaligned: Compiled) -> None:
     lab.title("What the compiler must be told")
     lab.say("""A launch tells the compiler which pointers and strides are multiples of 16. Here is the decode kernel
         compiled for a cache as torch allocates it, and for one whose heads have 129 numbers, of which it reads all
-        but the first: nothing is a multiple of 16 there.""")
+        but the first: nothing is a multiple of 16 there. So hand the kernels tensors as torch allocates them.""")
     lab.predict(
         claim="aot-alignment",
         question="the second one: loads into shared memory that do not wait for the answer",
@@ -224,58 +196,29 @@ def alignment(lab: Lab, aligned: Compiled, unaligned: Compiled) -> None:
         note=f"The first: {aligned.async_copies}. They move 4, 8 or 16 bytes a thread, and the compiler may not assume "
         "that two neighbouring numbers lie in one such piece.",
     )
-    lab.table("Decode, sm_90", COLUMNS, [_row("aligned", aligned), _row("unaligned", unaligned)],
-              note="So hand the kernels tensors as torch allocates them. A cache cut out of a larger tensor at an odd "
-              "place is still right, and slow.")  # fmt: skip
 
 
-def all_variants(lab: Lab, kernels: Sequence[Compiled]) -> None:
-    lab.title("All variants")
-    lab.say(f"""{len(kernels)} kernels, of which {sum(bool(c.spills) for c in kernels)} spill: the attention kernels for every head size,
-        in bfloat16 and over fp8, with and without a window and a soft cap; and the kernels beside them.""")
-    for capability in sorted({c.capability for c in kernels}):
-        show_card(lab, capability, [c for c in kernels if c.capability == capability])
-
-
-def draw(kernels: Sequence[Compiled], plain: Sequence[Compiled], hoisted: Sequence[Compiled]):
-    """What a multiprocessor has, and what the kernels take of it; buffers by stages."""
+def draw(kernels: Sequence[Compiled]) -> Figure:
+    """What a multiprocessor has, and what the kernels take of it."""
     shown = [c for c in kernels if c.capability == MAIN_CARD and c.registers]
     limits = LIMITS[MAIN_CARD]
-    more = len(plain) > 1
-    fig, axes = new_figure(
+    fig, (ax,) = new_figure(
         "Registers or shared memory decide how many programs fit on a multiprocessor",
         f"What one program takes of a multiprocessor's registers and shared memory ({limits.cards}); compiled, not run",
-        panels=2 if more else 1,
-        size=(12, 5.2) if more else (8.6, 3.4),
-        width_ratios=(1.5, 1) if more else None,
+        size=(9, max(3.4, 0.26 * len(shown) + 1.2)),
     )
-    left = axes[0]
     for place, c in enumerate(shown):
         registers = 100 * 32 * c.num_warps * c.registers / limits.registers
         shared = 100 * c.shared / limits.shared_multiprocessor
         first = place == 0
-        left.barh(place - 0.19, registers, 0.36, color=BLUE, label="registers" if first else None)
-        left.barh(place + 0.19, shared, 0.36, color=ORANGE, label="shared memory" if first else None)
+        ax.barh(place - 0.19, registers, 0.36, color=BLUE, label="registers" if first else None)
+        ax.barh(place + 0.19, shared, 0.36, color=ORANGE, label="shared memory" if first else None)
         fit = f"{c.programs_per_multiprocessor} fit"
-        left.text(max(registers, shared) + 1, place, fit, va="center", fontsize=9)
-    left.set(xlabel="% of the multiprocessor", xlim=(0, 100))
+        ax.text(max(registers, shared) + 1, place, fit, va="center", fontsize=9)
+    ax.set(xlabel="% of the multiprocessor", xlim=(0, 100))
     labels = [f"{c.case}, merging" if c.kernel == "merge_kernel" else c.case for c in shown]
-    left.set_yticks(range(len(shown)), labels)
-    left.invert_yaxis()
-    left.grid(axis="y", visible=False)
-    left.legend(loc="lower right")
-    if more:
-        right = axes[1]
-        groups = (
-            (plain, GREY, "block numbers in the same turn"),
-            (hoisted, BLUE, "block numbers one turn early"),
-        )
-        for group, color, label in groups:
-            ordered = sorted(group, key=lambda c: c.num_stages)
-            stages, buffers = zip(*((c.num_stages, c.buffers) for c in ordered))
-            right.plot(stages, buffers, marker="o", color=color, label=label)
-        right.set(xlabel="num_stages", ylabel="buffers for tiles of keys", ylim=(0, None),
-                  title="Buffers by number of stages")  # fmt: skip
-        right.set_yticks(range(5))
-        right.legend(loc="lower right")
+    ax.set_yticks(range(len(shown)), labels)
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    ax.legend(loc="lower right")
     return fig

@@ -1,7 +1,5 @@
 """The chapters of the story of the memory hierarchy."""
 
-from collections.abc import Callable
-
 import torch
 
 from labkit.lab import Lab
@@ -20,64 +18,44 @@ USERS = 32
 STEPS = [("gpt2", 1, 1024), ("gpt2", USERS, 1024), ("llama-3-8b", 1, 4096), ("llama-3-8b", USERS, 4096)]
 
 
-def cpu_levels(lab: Lab, limits: Limits) -> dict[str, Point]:
-    caches = memory_cpu.cache_sizes()
+def levels_of(lab: Lab, limits: Limits, device: str) -> dict[str, Point]:
+    """Sweep working sets of growing size; what each level of memory gives. Empty where it cannot be measured."""
     lab.title("Read again and again: a working set that grows")
-    lab.say("""One core reads a set of numbers over and over. While the set fits in a cache, it comes from there.
-        Then it jumps about in it: each number says where the next one lies, so that nothing can be fetched ahead.""")
-    if not caches:
-        lab.say("This system does not say how large its caches are, so the curve has no names on it.")
-    largest = max((128 if lab.quick else 512) * MIB, 4 * max(caches.values(), default=0))
-    sizes = memory_cpu.sweep_sizes(min(largest, (memory_bytes() or 2**34) // 8), lab.quick)
-    points = [
-        Point(size, memory_cpu.read_speed(size), memory_cpu.jump_time(size))
-        for size in lab.progress(sizes, "reading and jumping")
-    ]
-    levels = by_level(points, caches)
-    predict_steps(lab, levels, "one core")
-    show_levels(lab, levels, limits, "one core of this machine")
-    lab.record(curve=[vars(p) for p in points], caches=caches)
-    lab.figure(draw_curve(points, caches, levels, limits, "one core", "memory"), "memory_hierarchy")
-    return levels
-
-
-def gpu_levels(lab: Lab, limits: Limits) -> dict[str, Point]:
-    lab.title("Read again and again: a working set that grows")
-    if not HAS_TRITON:
+    if device == "cuda" and not HAS_TRITON:
         lab.say(
             "Triton is not installed. The caches of a GPU are measured with a Triton kernel, so they are left out."
         )
         return {}
-    lab.say("""Every program on the card reads the same set of numbers over and over, each from another place on.
-        A set that fits beside a multiprocessor comes from its L1 cache, a larger one from the L2 cache that all
-        share, the largest from the card's own memory. Then a single program jumps about in the set: each number
-        says where the next one lies, so that nothing can be fetched ahead.""")
-
-    def attempt(what: str, fn: Callable[[], object]) -> object | None:
-        try:
-            return fn()
-        except Exception as error:  # whatever a compiler or a driver says: the other levels still count
-            text = str(error).splitlines() or [""]
-            lab.show(f"- {what}: failed: {type(error).__name__}: {text[0][:200]}")
-            return None
-
+    on, who, memory = (
+        (memory_gpu, "the whole card", "HBM") if device == "cuda" else (memory_cpu, "one core", "memory")
+    )
+    caches = on.cache_sizes()
+    if device == "cuda":
+        lab.say("""Every program on the card reads the same set of numbers over and over, each from another place on.
+            A set that fits beside a multiprocessor comes from its L1 cache, a larger one from the L2 cache that all
+            share, the largest from the card's own memory. Then a single program jumps about in the set: each number
+            says where the next one lies, so that nothing can be fetched ahead.""")
+        largest = min(1024 * MIB, torch.cuda.mem_get_info()[0] // 4)
+    else:
+        lab.say("""One core reads a set of numbers over and over. While the set fits in a cache, it comes from there.
+            Then it jumps about in it: each number says where the next one lies, so that nothing can be fetched ahead.""")
+        if not caches:
+            lab.say("This system does not say how large its caches are, so the curve has no names on it.")
+        largest = max((128 if lab.quick else 512) * MIB, 4 * max(caches.values(), default=0))
+        largest = min(largest, (memory_bytes() or 2**34) // 8)
     points: list[Point] = []
-    room = torch.cuda.mem_get_info()[0] // 4
-    for size in lab.progress(memory_gpu.sweep_sizes(min(1024 * MIB, room), lab.quick), "reading and jumping"):
-        speed = attempt(f"reading {size // KIB:,} KiB", lambda size=size: memory_gpu.read_speed(size))
-        if speed:
-            jump = attempt(f"jumping in {size // KIB:,} KiB", lambda size=size: memory_gpu.jump_time(size))
-            points.append(Point(size, speed, jump))
+    for size in lab.progress(on.sweep_sizes(largest, lab.quick), "reading and jumping"):
+        try:
+            points.append(Point(size, on.read_speed(size), on.jump_time(size)))
+        except Exception as error:  # whatever a compiler or a driver says: the other levels still count
+            lab.show(f"- {size // KIB:,} KiB: {type(error).__name__}: {str(error).splitlines()[:1]}")
     if not points:
         return {}
-    caches = memory_gpu.cache_sizes()
     levels = by_level(points, caches)
-    if registers := attempt("registers", memory_gpu.register_speed):
-        levels = {"registers": Point(0, registers), **levels}
-    predict_steps(lab, levels, "the whole card")
-    show_levels(lab, levels, limits, "the whole card")
-    lab.record(curve=[vars(p) for p in points], caches=caches, register_gb_s=registers)
-    lab.figure(draw_curve(points, caches, levels, limits, "the whole card", "HBM"), "memory_hierarchy")
+    predict_steps(lab, levels, who)
+    show_levels(lab, levels, limits, f"{who} of this machine")
+    lab.record(curve=[vars(p) for p in points], caches=caches)
+    lab.figure(draw_curve(points, caches, levels, limits, who, memory), "memory_hierarchy")
     return levels
 
 
@@ -130,11 +108,6 @@ def where_bytes_live(lab: Lab, limits: Limits, levels: dict[str, Point]) -> None
         for name, users, context in STEPS
     ]
     names = [f"{TITLES[shape.name]}, {users} x {context:,} tokens" for shape, users, context, _ in steps]
-    lab.table(
-        "Bytes of one step, MB", ["model, users", "weights", "keys and values", "activations"],
-        [[name, step.weights / 1e6, step.kv / 1e6, step.activations / 1e6]
-         for name, (*_, step) in zip(names, steps)],
-    )  # fmt: skip
     _, users, context, step = steps[-1]
     # 8 billion parameters less the embedding table; 32 layers x (key + value) x 8 heads x 128 numbers.
     weights, kv = 2 * (8.03e9 - 128256 * 4096), users * context * 32 * 2 * 8 * 128 * 2
@@ -144,20 +117,19 @@ def where_bytes_live(lab: Lab, limits: Limits, levels: dict[str, Point]) -> None
         note=f"{users} x {context:,} tokens x 128 KiB = {step.kv / GB:.1f} GB, beside {step.weights / GB:.1f} GB of weights. "
         "All users share the weights; keys and values are each user's own.",
     )  # fmt: skip
-    machines = [
-        ("this machine", limits.read_gb_s, "measured"),
-        (card.title, float(card.bandwidth_gb_s), "by its data sheet, which no program quite reaches"),
-    ]
-    for machine, gb_s, how in machines:
-        rows = []
-        for name, (_, users, _, step) in zip(names, steps):
-            weights_ms, kv_ms = (1000 * part / (gb_s * GB) for part in (step.weights, step.kv))
-            ms = 1000 * step.seconds(gb_s)
-            rows.append([name, weights_ms, kv_ms, ms, 1000 / ms, users * 1000 / ms])
-        lab.table(
-            f"How long they take to move, at least: {machine}, {gb_s:,.0f} GB/s {how}",
-            ["model, users", "weights, ms", "KV, ms", "step, ms", "tok/s a user", "tok/s in all"], rows,
-        )  # fmt: skip
+    machines = [("this machine", limits.read_gb_s), (card.title, float(card.bandwidth_gb_s))]
+    rows = []
+    for name, (_, users, _, step) in zip(names, steps):
+        here, there = (1000 * step.seconds(gb_s) for _, gb_s in machines)
+        megabytes = [part / 1e6 for part in (step.weights, step.kv, step.activations)]
+        rows.append([name, *megabytes, here, 1000 / here, there, 1000 / there, users * 1000 / there])
+    lab.table(
+        "One step: its bytes in MB, and the least milliseconds and most tokens a second",
+        ["model, users", "weights", "KV", "activations", "ms here", "tok/s a user", "ms there", "tok/s a user", "in all"],
+        rows,
+        note=f"Here: {limits.read_gb_s:,.0f} GB/s, measured. There: an {card.title} with {card.bandwidth_gb_s:,} GB/s by its "
+        "data sheet, which no program quite reaches.",
+    )  # fmt: skip
     one, many = (steps[i][3].seconds(card.bandwidth_gb_s) for i in (2, 3))
     dollars = [card.dollars_per_hour / 3600 * seconds * 1e6 for seconds in (one, many / USERS)]
     lab.say(f"""What it means: one user of Llama-3 8B on an {card.title.split()[0]} gets at most {1 / one:,.0f} tokens a

@@ -1,8 +1,6 @@
 """The chapters of the comparison with the real vLLM."""
 
 import tempfile
-from collections.abc import Callable
-from typing import TypeVar
 
 from labkit.lab import Lab
 from labkit.models import find_model
@@ -30,7 +28,6 @@ from phase5_real_gpu.measuring.engine_peers import hf_config
 from phase5_real_gpu.measuring.engine_runs import serve
 from phase5_real_gpu.measuring.measurements import Measurement, Spread, as_records, in_turn
 
-T = TypeVar("T")
 VERIFIED = "0.32"  # the version whose decisions the tests of Phase 4 replay
 PROMPTS = (
     "Once upon a time there was a king who had three",
@@ -56,16 +53,14 @@ def check_decisions(lab: Lab, python: str, device: str, dtype: str) -> None:
     prompts = [tokenizer.encode(text) for text in PROMPTS]
     question = dict(max_tokens=16 if lab.quick else 60, stop_token_ids=list(model.config.eos_token_ids))
 
-    def ask() -> tuple:
-        settings = dict(SCHEDULE, num_gpu_blocks_override=SCHEDULE["num_blocks"], async_scheduling=False)
-        with Worker(
-            python, in_process=True, model=str(folder), dtype=dtype, skip_tokenizer_init=True,
-            enable_prefix_caching=True, gpu_memory_utilization=0.4, **settings,
-        ) as vllm:  # fmt: skip
-            recorded = vllm.ask("schedule", requests=requests)  # first: its cache is untouched
-            return vllm.version, recorded, vllm.ask("generate", prompts=prompts, **question)["answers"]
-
-    version, recorded, their_answers = _with_bar(lab, "the real vLLM starts and answers", ask)
+    settings = dict(SCHEDULE, num_gpu_blocks_override=SCHEDULE["num_blocks"], async_scheduling=False)
+    lab.say("The real vLLM starts and answers: a minute or two.")
+    with Worker(
+        python, in_process=True, model=str(folder), dtype=dtype, skip_tokenizer_init=True,
+        enable_prefix_caching=True, gpu_memory_utilization=0.4, **settings,
+    ) as vllm:  # fmt: skip
+        recorded = vllm.ask("schedule", requests=requests)  # first: its cache is untouched
+        version, their_answers = vllm.version, vllm.ask("generate", prompts=prompts, **question)["answers"]
     engine = LLMEngine(model, None, EngineConfig(**SCHEDULE))
     steps, texts = our_schedule(engine, requests)
     difference = compare_schedules(steps, recorded["steps"])
@@ -116,29 +111,24 @@ def check_speed(lab: Lab, python: str, device: str) -> None:
     seqs = 256 if on_gpu else 64
     workload = mixed_workload(count, low, high, bm.config.vocab_size, lab.seed)
     seconds: dict[str, list[float]] = {"ours": [], "vllm": []}
+    model = Transformer.random(bm.config, dtype, device, lab.seed)
+    config = EngineConfig(max_num_seqs=seqs, num_blocks=blocks_of(workload, 16) + 1)
+    engine = LLMEngine(model, None, config)
 
-    def run_both() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            hf_config(bm.config).save_pretrained(folder)
-            settings = dict(skip_tokenizer_init=True, max_num_seqs=seqs, max_model_len=1024)
-            with Worker(
-                python, model=folder, dtype=dtype, load_format="dummy", gpu_memory_utilization=0.4, **settings
-            ) as vllm:
-                model = Transformer.random(bm.config, dtype, device, lab.seed)
-                config = EngineConfig(max_num_seqs=seqs, num_blocks=blocks_of(workload, 16) + 1)
-                engine = LLMEngine(model, None, config)
+    def ours(requests: Workload) -> float:
+        engine.core.block_manager.reset_prefix_cache()
+        return serve(engine, requests)[0]
 
-                def ours(requests: Workload) -> float:
-                    engine.core.block_manager.reset_prefix_cache()
-                    return serve(engine, requests)[0]
+    settings = dict(skip_tokenizer_init=True, max_num_seqs=seqs, max_model_len=1024, load_format="dummy")
+    with tempfile.TemporaryDirectory() as folder:
+        hf_config(bm.config).save_pretrained(folder)
+        with Worker(python, model=folder, dtype=dtype, gpu_memory_utilization=0.4, **settings) as vllm:
+            runs = {"ours": ours, "vllm": vllm.time}
+            for run in runs.values():  # kernels and graphs for every size of batch
+                run(workload if on_gpu else [(p, 2) for p, _ in workload[:4]])
+            for name in lab.progress(in_turn(runs, ROUNDS), "both engines in turn", total=2 * ROUNDS):
+                seconds[name].append(runs[name](workload))
 
-                runs = {"ours": ours, "vllm": vllm.time}
-                for run in runs.values():  # kernels and graphs for every size of batch
-                    run(workload if on_gpu else [(p, 2) for p, _ in workload[:4]])
-                for name in in_turn(runs, ROUNDS):
-                    seconds[name].append(runs[name](workload))
-
-    _with_bar(lab, "both engines in turn", run_both)
     ratio = ratio_of(seconds["ours"], seconds["vllm"])
     tokens = num_output_tokens(workload)
     speeds = {name: Spread.of([tokens / s for s in times]) for name, times in seconds.items()}
@@ -164,8 +154,3 @@ def check_speed(lab: Lab, python: str, device: str) -> None:
         for name, speed in speeds.items()
     ]  # fmt: skip
     lab.record(measurements=as_records(measurements))
-
-
-def _with_bar(lab: Lab, label: str, run: Callable[[], T]) -> T:
-    """Run something that takes a while under a progress bar."""
-    return next(run() for _ in lab.progress([None], label))

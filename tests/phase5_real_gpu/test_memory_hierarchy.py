@@ -42,15 +42,8 @@ def test_cache_sizes_as_linux_tells_them(tmp_path):
     ]
     write_caches(tmp_path, kinds)
     assert cache_sizes(tmp_path) == {"L1": 48 * KIB, "L2": 1280 * KIB, "L3": 30 * MIB}
-
-
-@pytest.mark.parametrize(
-    "entries", [[], [("one", "Data", "32K")], [("1", "Data", "")], [("1", "Data", "lots")]]
-)
-def test_where_the_system_says_nothing_there_is_nothing(tmp_path, entries):
-    write_caches(tmp_path, entries)
-    assert cache_sizes(tmp_path) == {}
-    assert cache_sizes(tmp_path / "no such folder") == {}
+    write_caches(tmp_path / "odd", [("one", "Data", "32K"), ("1", "Data", ""), ("1", "Data", "lots")])
+    assert cache_sizes(tmp_path / "odd") == cache_sizes(tmp_path / "no such folder") == {}
 
 
 @given(st.integers(64, 100_000), st.integers(0, 5))
@@ -157,14 +150,7 @@ def test_every_program_reads_what_it_should(blocks, programs, turns):
 
 
 @interpreted
-@pytest.mark.parametrize("size", [0, 100, 3 * 4096])
-def test_a_sweep_of_another_size_is_refused(size):
-    with pytest.raises(ValueError, match="a power of two from 4096 on"):
-        memory_gpu.sweep(torch.zeros(size, dtype=torch.int32), 1, 1)
-
-
-@interpreted
-def test_jumps_and_multiplications_of_a_gpu():
+def test_jumps_of_a_gpu():
     following = torch.from_numpy(circle(20 * 64))
     place = 0
     for _ in range(13):
@@ -172,13 +158,9 @@ def test_jumps_and_multiplications_of_a_gpu():
     out = torch.zeros(1, dtype=torch.int64)
     memory_gpu.jump_kernel[(1,)](out, following, 13)
     assert int(out) == place
-    x = torch.empty(32)
-    memory_gpu.multiply_add_kernel[(2,)](x, 0.5, 1.0, 4, BLOCK=16)
-    expected = torch.arange(16.0)
-    for _ in range(4):
-        expected = expected * 0.5 + 1
-    assert torch.allclose(x, expected.repeat(2))
     assert all(size & (size - 1) == 0 for size in memory_gpu.sweep_sizes(MIB))
+    with pytest.raises(ValueError, match="a power of two from 4096 on"):
+        memory_gpu.sweep(torch.zeros(3 * 4096, dtype=torch.int32), 1, 1)
 
 
 # ---------------------------------------------------------------------- the script
@@ -186,19 +168,15 @@ def test_jumps_and_multiplications_of_a_gpu():
 
 @pytest.mark.parametrize("caches", [CACHES, {}], ids=["Linux", "a system that does not say"])
 def test_script_on_a_cpu(run_script, monkeypatch, caches):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(memory_cpu, "cache_sizes", lambda: caches)
     if not caches:  # one sweep of the real length is enough
         monkeypatch.setattr(memory_cpu, "sweep_sizes", lambda largest, quick: [4 * KIB, MIB])
     figures = ("memory_hierarchy", "decode_step_bytes")
     report = run_script(memory_hierarchy, "--device", "cpu", "--quick", figures=figures)
-    found = {m["name"]: (m["unit"], m["better"]) for m in report["results"]["measurements"]}
-    wanted = {
-        "read-bandwidth": ("GB/s", "higher"), "copy-bandwidth": ("GB/s", "higher"), "launch": ("us", "lower"),
-        "matmul-float32": ("TFLOP/s", "higher"),
-    }  # fmt: skip
-    wanted |= {f"cache-{name.lower()}": ("GB/s", "higher") for name in caches}
-    assert found == wanted
+    names = {m["name"] for m in report["results"]["measurements"]}
+    assert names == {"read-bandwidth", "copy-bandwidth", "launch", "matmul-float32"} | {
+        f"cache-{name.lower()}" for name in caches
+    }
     claims = report["claims"]
     assert claims["step-kv-share"]["kind"] == "structure" and claims["step-kv-share"]["holds"]
     assert ("l1-against-memory" in claims) == bool(caches)
