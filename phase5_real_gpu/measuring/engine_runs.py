@@ -13,9 +13,7 @@ from labkit.machine import synchronize
 from phase1_tokens_embeddings.weights import kv_per_token
 from phase2_attention_kvcache.measuring.roofline import hollow
 from phase2_attention_kvcache.model import SamplingParams, Transformer
-from phase2_attention_kvcache.model.checkpoint import parse_dtype
 from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.engine.build import GPU_SHARE
 from phase5_real_gpu.kernels import TritonPagedKVCache
 from phase5_real_gpu.measuring.engine_cases import (
     BenchModel,
@@ -34,6 +32,7 @@ from phase5_real_gpu.measuring.engine_peers import StaticBatches, random_transfo
 from phase5_real_gpu.measuring.measurements import Bench, Floor, Measurement, percentiles
 
 BLOCK = 16
+GPU_SHARE = 0.8  # of a GPU's free memory, for keys and values
 HOLLOW = 32  # tokens in a run of the hollow model
 
 
@@ -59,9 +58,13 @@ def workloads_of(model: BenchModel, plan: Plan, seed: int) -> dict[str, Workload
 
 
 def make_engine(model: Transformer, plan: Plan, workloads: Iterable[Workload]) -> LLMEngine:
-    """An engine whose cache holds the largest workload and the longest prompt. No prefix caching."""
+    """An engine whose cache holds the largest workload and the longest prompt, where a GPU has room for it: otherwise
+    requests wait, as they do in a server. No prefix caching."""
     isl = max((i for i in plan.isls if i < model.config.max_context), default=1)
     blocks = max(*(blocks_of(w, BLOCK) for w in workloads), isl // BLOCK + 2)
+    if model.device.type == "cuda":
+        block_bytes = BLOCK * kv_per_token(model.config, model.dtype.itemsize)
+        blocks = min(blocks, int(GPU_SHARE * torch.cuda.mem_get_info()[0]) // block_bytes - 1)
     config = EngineConfig(
         max_num_seqs=max(max(plan.batches), plan.mixed[0]), max_num_batched_tokens=plan.step_tokens,
         num_blocks=blocks + 1, block_size=BLOCK, enable_prefix_caching=False,
@@ -93,25 +96,6 @@ def warm_up(engine: LLMEngine, workload: Workload) -> None:
     """
     on_gpu = engine.model.device.type == "cuda"
     serve(engine, workload if on_gpu else [(prompt, 2) for prompt, _ in workload[:4]])
-
-
-def workloads_that_fit(
-    bench: Bench, bm: BenchModel, workloads: dict[str, Workload], free_bytes: float
-) -> dict[str, Workload]:
-    """The workloads whose keys and values fit into the free memory. The others are left out.
-
-    Raises:
-        MemoryError: none does.
-    """
-    block_bytes = BLOCK * kv_per_token(bm.config, parse_dtype(bench.dtype).itemsize)
-    needed = {ending: block_bytes * blocks_of(w, BLOCK) for ending, w in workloads.items()}
-    for ending, size in needed.items():
-        if size > free_bytes:
-            why = f"keys and values need {size / 1e9:.1f} GB, {free_bytes / 1e9:.1f} are left"
-            bench.leave_out(f"{bm.title}, {ending}", why)
-    if not (fitting := {e: w for e, w in workloads.items() if needed[e] <= free_bytes}):
-        raise MemoryError
-    return fitting
 
 
 def add_figure(
@@ -212,10 +196,7 @@ def measure_model(bench: Bench, plan: Plan, bm: BenchModel | str, peers: bool = 
     workloads = workloads_of(bm, plan, bench.seed)
 
     def ours() -> None:
-        nonlocal workloads
         model = Transformer.random(bm.config, bench.dtype, bench.device, bench.seed)
-        if bench.device == "cuda":
-            workloads = workloads_that_fit(bench, bm, workloads, GPU_SHARE * torch.cuda.mem_get_info()[0])
         engine = make_engine(model, plan, workloads.values())
         measure_ours(bench, plan, bm, engine, workloads)
 

@@ -1,7 +1,6 @@
 """What the engine benchmark says and draws: the source's T4, the claims, a table for each model, one figure."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,7 +10,7 @@ from labkit.figures import COLORS, INK, MUTED, new_figure, plain_numbers
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import find_card
 from phase5_real_gpu.measuring.engine_cases import BenchModel, Plan, bench_model, step_work
-from phase5_real_gpu.measuring.measurements import GB, Bench, Measurement
+from phase5_real_gpu.measuring.measurements import GB, Bench
 from phase5_real_gpu.measuring.reference_files import find_reference
 
 ARTICLE = find_reference("t4-article")
@@ -79,7 +78,6 @@ def check_claims(lab: Lab, bench: Bench, plan: Plan, models: Sequence[BenchModel
             note=f"{itl.value:.1f} ms; the memory allows {itl.floor:.1f}. That is {itl.share_of_limit:.0%} of what it allows. "
             f"{_why(itl.share_of_limit)}",
         )  # fmt: skip
-        _predict_between(lab, bench, plan, bm)
     if theirs := bench.value(f"transformers-static-throughput-{bm.name}-b{most}"):
         ours = bench.value(f"throughput-{bm.name}-b{most}")
         lab.predict(
@@ -87,33 +85,6 @@ def check_claims(lab: Lab, bench: Bench, plan: Plan, models: Sequence[BenchModel
             predicted=True, measured=ours >= theirs, kind="timing",
             note=f"{bm.title}: {ours:,.0f} and {theirs:,.0f} tokens a second.",
         )  # fmt: skip
-
-
-def _predict_between(lab: Lab, bench: Bench, plan: Plan, bm: BenchModel) -> None:
-    """ITL of a batch, from a smaller and a larger one of the same run: a fixed part, and so much for each user."""
-    by_batch = {b: m.value for b in plan.batches if (m := bench.found.get(f"itl-{bm.name}-b{b}"))}
-    if len(by_batch) < 3:
-        return
-    few, *_, many = by_batch
-    middle = list(by_batch)[len(by_batch) // 2]
-    each = (by_batch[many] - by_batch[few]) / (many - few)
-    fixed = by_batch[few] - each * few
-    lab.predict(
-        "batch-scaling", f"ITL at batch {middle}, {bm.title}, from those at batch {few} and {many}",
-        predicted=fixed + each * middle, measured=by_batch[middle], unit="ms", tolerance=0.35, kind="timing",
-        note=f"A straight line: {fixed:.2f} ms that every step takes, and {1e3 * each:,.0f} us for each user. So with {many} users in a "
-        f"step a user's token takes {by_batch[few] * many / by_batch[many] / few:.1f} times less of the machine.",
-    )  # fmt: skip
-
-
-def _predict_ratio(
-    lab: Lab, claim: str, question: str, above: Measurement, below: Measurement, **more: Any
-) -> None:
-    """Two figures' ratio, predicted from their floors."""
-    lab.predict(
-        claim, question, predicted=above.floor / below.floor, measured=above.value / below.value, unit="x",
-        tolerance=0.5, kind="timing", **more,
-    )  # fmt: skip
 
 
 def _why(share: float) -> str:
@@ -142,17 +113,12 @@ def _claims_on_gpu(lab: Lab, bench: Bench, plan: Plan) -> None:
             note=f"""The shape, on this card: {ms} ms at ISL {" / ".join(map(str, found))}; floors {floors} ms. The source's
                 milliseconds belong to a T4, where the line begins to rise near 200 tokens.""",
         )  # fmt: skip
-    if {10, 1000} <= found.keys():
-        times = source_says("ttft", "isl1000") / source_says("ttft", "isl10")
-        _predict_ratio(
-            lab, "ttft-ratio", "TTFT of 1,000 tokens over TTFT of 10, TinyLlama-1.1B, from this card's floors",
-            found[1000], found[10], note=f"The source's T4: {times:.1f}x.",
-        )  # fmt: skip
     one, many = (bench.found.get(f"throughput-tinyllama-b{b}") for b in (1, 64))
     if one and many:
-        _predict_ratio(
-            lab, "t4-throughput", "TinyLlama-1.1B: throughput at batch 64 over batch 1, from this card's floors",
-            many, one, source_says=source_says("throughput", "b64") / source_says("throughput", "b1"),
+        lab.predict(
+            "t4-throughput", "TinyLlama-1.1B: throughput at batch 64 over batch 1, from this card's floors",
+            predicted=many.floor / one.floor, measured=many.value / one.value, unit="x", tolerance=0.5, kind="timing",
+            source_says=source_says("throughput", "b64") / source_says("throughput", "b1"),
             note=f"Batch 1 reaches {one.share_of_limit:.0%} of its floor, batch 64 {many.share_of_limit:.0%}.",
         )  # fmt: skip
 

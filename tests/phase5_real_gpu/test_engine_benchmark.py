@@ -20,7 +20,6 @@ from phase5_real_gpu.measuring.engine_cases import (
     BenchModel,
     Plan,
     bench_model,
-    blocks_of,
     decode_floor,
     equal_workload,
     mixed_workload,
@@ -144,17 +143,6 @@ def test_memory_that_runs_out_in_one_batch_does_not_stop_the_others(monkeypatch)
         assert bench.left_out[what] == "out of memory"
 
 
-def test_workloads_that_cannot_fit_are_left_out_beforehand():
-    bench, workloads = small_bench(), engine_runs.workloads_of(SMALL_MODEL, SMALL, 0)
-    block = 16 * 2 * 2 * 2 * 12 * 4  # tokens, keys and values, layers, heads, head_dim, float32
-    needed = {ending: block * blocks_of(w, 16) for ending, w in workloads.items()}
-    fitting = engine_runs.workloads_that_fit(bench, SMALL_MODEL, workloads, 4 * block)
-    assert set(fitting) == {e for e, n in needed.items() if n <= 4 * block} and "b3" in fitting
-    assert "keys and values need" in bench.left_out["small, b5"]
-    with pytest.raises(MemoryError):
-        engine_runs.workloads_that_fit(bench, SMALL_MODEL, workloads, 0)
-
-
 def test_only_a_lack_of_memory_is_forgiven_to_our_engine():
     bench = small_bench()
 
@@ -268,7 +256,6 @@ def test_the_story_of_a_gpu(tmp_path, capsys, flat):
     assert [said["t4-throughput"].measured, said["t4-throughput"].predicted] == pytest.approx([64**0.8] * 2)
     assert said["t4-throughput"].source_says == pytest.approx(15.6, abs=0.1)
     assert said["at-least-transformers"].measured is True and said["decode-floor"].holds
-    assert said["batch-scaling"].predicted == pytest.approx(2.0 + 31 * 0.02)  # 2.0 and 7.1 at 1 and 256
     assert all(p.kind == "timing" for p in lab.predictions)  # no card can fail the course
     for bm in models:
         engine_story.show_model(lab, bench, plan, bm)
