@@ -1,6 +1,5 @@
 """The other engine of the engine benchmark: `generate` of transformers, on a model of the same shape with random weights."""
 
-import logging as python_logging
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,7 +15,6 @@ def quiet_transformers() -> None:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    python_logging.getLogger("ContinuousBatchingLogger").setLevel(python_logging.CRITICAL)
 
 
 def hf_config(shape: ModelShape, max_context: int | None = None) -> Any:

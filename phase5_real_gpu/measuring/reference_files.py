@@ -134,14 +134,7 @@ def parse_reference(data: Any, fallback_name: str = "yours") -> Reference:
         return _REFERENCE.validate_python(known)
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_context=False)[0]
-        place = list(wrong["loc"])
-        if (
-            place[0] == "measurements"
-            and len(place) > 1
-            and isinstance(known["measurements"][place[1]], dict)
-        ):
-            place[1] = known["measurements"][place[1]].get("name")  # more useful than its number
-        where, what = ".".join(map(str, place)), wrong["msg"].removeprefix("Value error, ")
+        where, what = ".".join(map(str, wrong["loc"])), wrong["msg"].removeprefix("Value error, ")
         raise ValueError(f"'{where}': {what}; it is {quoted(wrong['input'])}") from None
 
 

@@ -181,25 +181,13 @@ def how_many_splits(lab: Lab) -> None:
         "96 users x 4,096": [4096] * 96,
         "1 user x 32,768 and 63 x 512": [32768] + [512] * 63,
     }
-    rows = []
-    for name, lens in cases.items():
-        num_splits, tokens = choose_splits(lens, heads, H100_PROGRAMS, TILE)
-        programs, rounds = _rounds(lens, heads, tokens)
-        uncut = _rounds(lens, heads, max(lens))[1] * max(lens)
-        rows.append([name, num_splits, tokens, programs, rounds, uncut / (rounds * tokens)])
-    lab.table(
-        f"{H100_PROGRAMS} programs at a time, {heads} KV heads",
-        ["requests", "splits", "tokens a split", "programs", "rounds", "times faster, by the rule"],
-        rows,
-        note="The last case shows why splits are counted for each request: one long context among short ones would "
-        "keep eight programs busy long after all others are done.",
-    )
+    lab.say("""The figure holds more cases. One long context among short ones shows why splits are counted for each
+        request: uncut, it would keep eight programs busy long after all others are done.""")
     lab.figure(draw_splits(cases, heads), "how_many_splits")
 
 
-def _rounds(lens: list[int], heads: int, size: int) -> tuple[int, int]:
-    programs = heads * sum(-(-n // size) for n in lens)
-    return programs, -(-programs // H100_PROGRAMS)
+def _rounds(lens: list[int], heads: int, size: int) -> int:
+    return -(-heads * sum(-(-n // size) for n in lens) // H100_PROGRAMS)
 
 
 def draw_splits(cases: dict[str, list[int]], heads: int):
@@ -212,7 +200,7 @@ def draw_splits(cases: dict[str, list[int]], heads: int):
         tiles = -(-max(lens) // TILE)
         splits = np.arange(1, min(tiles, 128) + 1)
         sizes = -(-tiles // splits) * TILE
-        time = np.array([_rounds(lens, heads, int(size))[1] * int(size) for size in sizes])
+        time = np.array([_rounds(lens, heads, int(size)) * int(size) for size in sizes])
         ax.plot(splits, time / time[0], color=color, linewidth=1.6, label=name)
         chosen = choose_splits(lens, heads, H100_PROGRAMS, TILE).num_splits
         ax.plot(chosen, time[chosen - 1] / time[0], "o", color=color, markersize=9, markeredgecolor="white")

@@ -97,7 +97,7 @@ WRONG = {
     "limits": (change("limits", "read_gb_s", to=-1), "'limits.read_gb_s': Input should be greater"),
     "NaN": (figure(value=7).replace('"value": 7', '"value": NaN'), "NaN is not a JSON number"),
     "text": (figure(value="2 ms"), "Input should be a valid number; it is '2 ms'"),
-    "zero": (figure(value=0), "'measurements.itl-tales-b1.value': Input should be greater"),
+    "zero": (figure(value=0), "'measurements.0.value': Input should be greater"),
     "twice": (change("measurements", 1, "name", to="itl-tales-b1"), "itl-tales-b1 is in it twice"),
     "deep": ("[" * 100_000, "nested too deeply"),
     "huge file": (b" " * (4 * 2**20 + 1), "larger than 4,194,304 bytes"),
