@@ -189,7 +189,8 @@ def test_an_answer_of_the_wrong_length_is_no_figure(monkeypatch):
 
 
 def test_main_quick(run_script, monkeypatch):
-    unhurried = replace(plan_for("cpu", quick=True), peer_seconds=float("inf"))  # however slow the machine
+    few = dict(isls=(10, 1000), batches=(1, 32), mixed=(4, 4, 16), peer_seconds=float("inf"))
+    unhurried = replace(plan_for("cpu", quick=True), **few)  # however slow the machine
     monkeypatch.setattr(engine_benchmark, "plan_for", lambda *_: unhurried)
     argv = ["--quick", "--device", "cpu"]
     data = run_script(engine_benchmark, *argv, figures=["engine_benchmark"])
