@@ -1,5 +1,6 @@
 """The learner's own engine: complete it writes the course's tokens and decides as vLLM; right answers become its parts."""
 
+import gzip
 import importlib
 import json
 import linecache
@@ -9,7 +10,7 @@ import sys
 import pytest
 
 from exercises import grading
-from exercises.capstone import decisions
+from exercises.capstone import decisions, prefix_order
 from exercises.capstone.parts import COMPLETE, PARTS, complete, folder, make_folder, parts, put
 from exercises.capstone.recorder import Recorder
 from exercises.grading import NotYet, Verdict, check
@@ -204,3 +205,20 @@ def test_an_edition_for_students_holds_no_solution(tmp_path):
         assert "# BEGIN SOLUTION" not in text and "check(" in text
     with pytest.raises(LabError, match="there already"):
         write_edition(tmp_path / "course")
+
+
+def test_longest_prefix_first_finds_more_and_lets_some_wait(tmp_path):
+    """Two conversations in turn, in a cache that holds one: the order decides what is found."""
+    turns = [[7, *range(100 + 20 * i, 100 + 20 * i + 8)] for i in range(2)]
+    rows = [
+        dict(timestamp=0, input_length=9 * 512, output_length=32, hash_ids=turns[i % 2]) for i in range(12)
+    ]
+    trace = tmp_path / "trace.jsonl.gz"
+    with gzip.open(trace, "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    requests = prefix_order.read_trace(trace, 12, 1.0)
+    found = {}
+    for policy in prefix_order.POLICIES:
+        found[policy] = prefix_order.serve(requests, *prefix_order.in_course(13, policy))
+    (few, fcfs), (many, longest) = found.values()
+    assert many > few and max(longest) <= max(fcfs) and any(b > a for a, b in zip(fcfs, longest, strict=True))
