@@ -153,11 +153,18 @@ def draw(probs: torch.Tensor, generators: Sequence[Generator], common: Generator
     takes exactly one random number, from its own generator: the result does not depend on other rows, on
     the size of the vocabulary or on the device.
     """
+    return draw_tokens(probs, generators, common).tolist()
+
+
+def draw_tokens(
+    probs: torch.Tensor, generators: Sequence[Generator], common: Generator = None
+) -> torch.Tensor:
+    """As `draw`, with the tokens as a tensor [B] on the device of `probs`."""
     points = draw_points(generators, common)
     ends = probs.double().cumsum(-1)  # where each token's piece of the line ends
     at = points[:, None].to(probs.device) * ends[:, -1:]  # the line is 1 long, but for rounding
     # The first piece that ends behind the point. A piece of width 0 never does.
-    return torch.searchsorted(ends, at, right=True).flatten().tolist()
+    return torch.searchsorted(ends, at, right=True).flatten()
 
 
 def draw_points(generators: Sequence[Generator], common: Generator = None) -> torch.Tensor:

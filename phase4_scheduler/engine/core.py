@@ -83,9 +83,7 @@ class EngineCore:
 
     def step(self) -> EngineCoreOutputs:
         """Schedule, execute and sample, update, hand out: one output for each request that grew."""
-        began = self.clock()
-        output = self.scheduler.schedule()
-        results = self.execute(output)
+        began, output, results = self.next_results()
         ended = self.clock()
         known = [len(s.request.token_ids) for s in output.scheduled]
         self.scheduler.update(output, [result.token_ids for result in results])
@@ -99,6 +97,11 @@ class EngineCore:
                 outputs.append(self.hand_out(s, result, request.token_ids[num_known:]))
         self._notice_standstill(output)
         return EngineCoreOutputs(outputs, output, began, ended)
+
+    def next_results(self) -> tuple[float, SchedulerOutput, list[Sampled]]:
+        """When the next step began, what it is, and what it brought. An extension may have several under way."""
+        began, output = self.clock(), self.scheduler.schedule()
+        return began, output, self.execute(output)
 
     def execute(self, output: SchedulerOutput) -> list[Sampled]:
         """What `ModelRunner.run` returns. An extension may do something before it or after it."""

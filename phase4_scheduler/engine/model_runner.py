@@ -25,6 +25,11 @@ class Sampled(NamedTuple):
     logprobs: Sequence[dict[int, float] | None] = ()
 
 
+def on_device(values: Sequence[int], device: torch.device) -> Tensor:
+    """Whole numbers as a tensor on the device. The host does not wait for what the device is doing."""
+    return torch.tensor(values, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+
+
 @dataclass
 class StepBatch:
     """A step as flat rows. All tokens go through the model side by side, whichever request they belong to:
@@ -75,7 +80,7 @@ class StepBatch:
 
     def layout(self, device: torch.device) -> StepLayout:
         """Where the tokens lie, for a paged cache."""
-        slots = torch.tensor(self.slots, device=device)
+        slots = on_device(self.slots, device)
         return StepLayout(self.query_lens, self.context_lens, self.block_tables, slots)
 
 
@@ -119,8 +124,12 @@ class ModelRunner:
         """The tokens through the model: hidden [N, d_model]. The next step may overwrite it."""
         device = self.model.device
         self.kv_cache.begin_step(batch.layout(device))
-        token_ids, positions = (torch.tensor(x, device=device) for x in (batch.token_ids, batch.positions))
+        token_ids, positions = (on_device(x, device) for x in (batch.token_ids, batch.positions))
+        self.complete(token_ids)
         return self.model(token_ids, positions, self.kv_cache)
+
+    def complete(self, token_ids: Tensor) -> None:
+        """Fill in tokens of a step, [N] on the device, that the host does not know. An extension may have some."""
 
     def sample(self, scheduled: Sequence[Scheduled], batch: StepBatch, hidden: Tensor) -> list[Sampled]:
         """One entry for each of `scheduled`, empty in the middle of a prompt."""
@@ -137,7 +146,7 @@ class ModelRunner:
     def logits(self, hidden: Tensor, rows: Sequence[int]) -> Tensor:
         """Scores for the next token after each of these rows: [len(rows), vocab_size]."""
         if len(rows) < len(hidden) or list(rows) != list(range(len(hidden))):
-            hidden = hidden[torch.tensor(rows, device=hidden.device)]
+            hidden = hidden[on_device(rows, hidden.device)]
         return self.model.logits(hidden)
 
     def next_tokens(self, logits: Tensor, requests: Sequence[Request]) -> SampledTokens:

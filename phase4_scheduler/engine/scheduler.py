@@ -148,7 +148,7 @@ class Scheduler:
         finished = []
         for s, tokens in zip(output.scheduled, token_ids, strict=True):
             request = s.request
-            if not tokens or request.status is not RequestStatus.RUNNING:
+            if not tokens or request.finished:
                 continue  # in the middle of its prompt, or it ended while the step ran
             for token in self.accept(s, tokens):
                 request.append(token)

@@ -1,5 +1,6 @@
 """What the engine does beyond its core, each feature in a file or folder of its own. README.md: how to write one."""
 
+from phase4_scheduler.features.async_scheduling import AsyncScheduling
 from phase4_scheduler.features.executor import Executors
 from phase4_scheduler.features.faults import FaultIsolation
 from phase4_scheduler.features.kv_transfer import KVTransfer
@@ -14,5 +15,5 @@ from phase4_scheduler.features.windows import Windows
 # Outermost first: what stands before another one sees its results.
 FEATURES = (
     FaultIsolation, PromptLogprobs, StructuredOutput, Swap, KVTransfer, Speculation,
-    Recording, Windows, QuantizedWeights, QuantizedKVCache, Executors,
+    AsyncScheduling, Recording, Windows, QuantizedWeights, QuantizedKVCache, Executors,
 )  # fmt: skip

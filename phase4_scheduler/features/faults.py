@@ -68,7 +68,6 @@ class FaultIsolatingRunner(ModelRunner):
 
 class FaultIsolatingCore(EngineCore):
     def execute(self, output: SchedulerOutput) -> list[Sampled]:
-        self._failed: list[EngineCoreOutput] = []
         try:
             results = super().execute(output)
         except BaseException:  # the model cannot go on at all: nothing of this step counts
@@ -90,6 +89,7 @@ class FaultIsolatingCore(EngineCore):
         return results
 
     def step(self) -> EngineCoreOutputs:
+        self._failed: list[EngineCoreOutput] = []
         step = super().step()
         step.outputs += self._failed
         return step

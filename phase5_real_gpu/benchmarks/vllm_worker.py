@@ -187,12 +187,14 @@ def metrics(llm: Any) -> dict[str, float]:
 def make_scheduler(model_config: Any, c: dict[str, Any], kv_transfer_config: Any = None) -> tuple[Any, Any]:
     """vLLM's scheduler for one small attention layer, and what hashes a request's blocks (None: no caching).
 
-    With a "sliding_window" in `c`, the layer has one. kv_transfer_config: names a KV connector.
+    With a "sliding_window" in `c`, the layer has one; with "async_scheduling" it is vLLM's `AsyncScheduler`.
+    kv_transfer_config: names a KV connector.
     """
     import torch
     from vllm.config import CacheConfig, SchedulerConfig, VllmConfig
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.kv_cache_interface import (
         FullAttentionSpec,
@@ -222,11 +224,13 @@ def make_scheduler(model_config: Any, c: dict[str, Any], kv_transfer_config: Any
         kv_transfer_config=kv_transfer_config,
     )  # fmt: skip
     config.scheduler_config.max_num_batched_tokens = c["max_num_batched_tokens"]
+    config.scheduler_config.async_scheduling = c.get("async_scheduling", False)  # on a CPU vLLM turns it off
     layer = dict(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
     window = c.get("sliding_window")
     spec = SlidingWindowSpec(sliding_window=window, **layer) if window else FullAttentionSpec(**layer)
     kv_config = KVCacheConfig(c["num_blocks"], [], [KVCacheGroupSpec(["layer"], spec)])
-    scheduler = Scheduler(config, kv_config, StructuredOutputManager(config), block_size=size)
+    kind = AsyncScheduler if c.get("async_scheduling") else Scheduler
+    scheduler = kind(config, kv_config, StructuredOutputManager(config), block_size=size)
     init_none_hash(sha256)
     return scheduler, get_request_block_hasher(size, sha256) if c["prefix_caching"] else None
 

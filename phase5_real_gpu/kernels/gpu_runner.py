@@ -238,6 +238,7 @@ class GPURunner(ModelRunner):
             hidden = super().execute(batch)  # if this fails as well, recording is not to blame
             self._without_recordings(error)
             return hidden
+        self.complete(self._inputs[bucket].part(0))
         recording.replay()
         return recording.result[:n]
 

@@ -3,7 +3,7 @@
 import gzip
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,31 +75,42 @@ class Replay:
             assert not self.scheduler.has_requests and all(r.finished for r in self.requests.values())
             assert self.manager.num_free_blocks == self.manager.num_blocks - 1
 
-    def step(self, number: int) -> Step:
-        scheduler = self.scheduler
+    def arrive(
+        self, number: int, add: Callable[[Request], None], abort: Callable[[Request], None]
+    ) -> list[int]:
+        """Requests come, and others are aborted: the ids of these."""
         for i, r in self.wanted.items():
             if r["arrival"] == number:
                 params = SamplingParams(temperature=0, max_tokens=r["max_tokens"], stop_token_ids=[STOP])
                 arrived = number + i * 1e-6
                 self.requests[i] = Request(str(i), self.prompt(r), params, arrived, r["priority"])
-                scheduler.add(self.requests[i])
+                add(self.requests[i])
         alive = [i for i, request in self.requests.items() if not request.finished]
         aborted = [i for i in self.wanted if i in alive and self.wanted[i].get("abort_at") == number]
         for i in aborted:
-            scheduler.finish(self.requests[i], "abort")
-        output: SchedulerOutput = scheduler.schedule()
+            abort(self.requests[i])
+        return aborted
+
+    def decision(self, number: int, output: SchedulerOutput) -> Step:
+        """What a recording tells of a step that has just been decided."""
         assert output.num_batched_tokens <= self.config["max_num_batched_tokens"]
         scheduled = {s.request.request_id: s for s in output.scheduled}
-        ours = {
+        return {
             "step": number,
-            "aborted": aborted,
             "scheduled": [[int(name), s.num_tokens] for name, s in scheduled.items()],
             "preempted": sorted(int(r.request_id) for r in output.preempted),
             "computed": {name: s.num_computed for name, s in scheduled.items()},
-            "running": [int(r.request_id) for r in scheduler.running],
-            "waiting": [int(r.request_id) for r in scheduler.waiting],
+            "running": [int(r.request_id) for r in self.scheduler.running],
+            "waiting": [int(r.request_id) for r in self.scheduler.waiting],
             "free_blocks": self.manager.num_free_blocks,
         } | self.decided(scheduled)
+
+    def step(self, number: int) -> Step:
+        scheduler = self.scheduler
+        aborted = self.arrive(number, scheduler.add, lambda request: scheduler.finish(request, "abort"))
+        output: SchedulerOutput = scheduler.schedule()
+        ours = self.decision(number, output) | {"aborted": aborted}
+        scheduled = {s.request.request_id: s for s in output.scheduled}
         sampled = {name: self.sample(s) for name, s in scheduled.items() if s.samples}
         finished = scheduler.update(output, [sampled.get(name, []) for name in scheduled])
         ours["finished"] = sorted(int(r.request_id) for r in finished)

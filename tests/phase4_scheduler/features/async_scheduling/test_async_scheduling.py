@@ -1,0 +1,190 @@
+"""Asynchronous steps give the tokens of synchronous ones, on a runner that keeps its tokens back as a device does."""
+
+import dataclasses
+import random
+
+import pytest
+import torch
+
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase4_scheduler.features.recording import record
+from phase4_scheduler.features.structured_output import StructuredOutputsParams, StructuredSamplingParams
+from tests.phase4_scheduler.features.test_faults import DRAWN, GREEDY, POISON, Faulty, drain, raise_on_poison
+
+
+@pytest.fixture
+def delaying(tiny):
+    """An engine with asynchronous steps, and a log of what its runner does: ("start", step) and ("read", step)."""
+
+    def make(**settings):
+        engine, log = tiny.engine(async_scheduling=True, **settings), []
+        runner = engine.core.runner
+        start, to_host = runner.start, runner.to_host
+
+        def logged_start(output):
+            log.append(("start", sum(what == "start" for what, _ in log)))
+            return start(output)
+
+        def delayed(tokens):
+            number, kept, read = log[-1][1], tokens, to_host(tokens.clone())
+
+            def read_late():
+                log.append(("read", number))
+                assert (kept == runner._sampled).all() or ("start", number + 1) in log
+                return read()
+
+            return read_late
+
+        runner.start, runner.to_host = logged_start, delayed
+        return engine, log
+
+    return make
+
+
+def serve(engine, prompts, params, seed):
+    """Requests that arrive in between, some of them aborted: the tokens of the others, in their order."""
+    rng, waiting, aborted, tokens = random.Random(seed), list(enumerate(zip(prompts, params))), set(), {}
+    while waiting or engine.has_unfinished_requests:
+        while waiting and rng.random() < 0.5:
+            i, (prompt, p) = waiting.pop(0)
+            tokens[i] = []
+            engine.add_request(str(i), prompt, p, priority=rng.randint(0, 2), arrival_time=float(i))
+            if rng.random() < 0.1:
+                aborted.add(i)
+                engine.abort(str(i))
+        for output in engine.step():
+            tokens[int(output.request_id)] += output.token_ids
+        engine.core.block_manager.check_integrity()
+    return {i: found for i, found in tokens.items() if i not in aborted}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_tokens_equal_those_of_synchronous_steps(tiny, delaying, make_prompts, seed):
+    rng = random.Random(seed)
+    prompts = make_prompts(12, 400, (1, 40), seed)
+    kinds = [
+        SamplingParams(temperature=0, ignore_eos=True),
+        SamplingParams(temperature=0.8, seed=3, ignore_eos=True),
+        SamplingParams(temperature=1.2, top_p=0.8, top_k=20, seed=4),
+        SamplingParams(temperature=0, stop_token_ids=list(range(0, 400, 9))),
+    ]
+    if seed % 2:  # what needs the answer on the host
+        kinds += [
+            SamplingParams(temperature=0, repetition_penalty=1.3),
+            SamplingParams(temperature=0, logprobs=2, min_tokens=4),
+            SamplingParams(temperature=0, prompt_logprobs=1),
+        ]
+    params = [dataclasses.replace(rng.choice(kinds), max_tokens=rng.randint(4, 25)) for _ in prompts]
+    settings = dict(
+        num_blocks=rng.choice([10, 12, 60]), block_size=8, max_num_seqs=rng.choice([3, 8]),
+        max_num_batched_tokens=rng.choice([16, 64]), policy=rng.choice(["fcfs", "priority"]), max_model_len=70,
+        enable_prefix_caching=rng.random() < 0.7,
+    )  # fmt: skip
+    engine, log = delaying(**settings)
+    found = serve(engine, prompts, params, seed)
+    assert found == {
+        i: tokens for i, tokens in serve(tiny.engine(**settings), prompts, params, seed).items() if i in found
+    }
+    overlapped = sum(
+        log[i - 1] == ("start", step + 1) for i, (what, step) in enumerate(log) if what == "read"
+    )
+    assert overlapped > (0 if seed % 2 else 15)
+
+
+def test_the_next_step_starts_before_a_token_is_read_and_a_known_end_costs_no_step(delaying):
+    engine, log = delaying()
+    assert len(engine.generate([[5, 6, 7]], GREEDY)[0].token_ids) == 8
+    late = [(("start", n + 1), ("read", n)) for n in range(7)]
+    assert log == [("start", 0), *(event for pair in late for event in pair), ("read", 7)]
+
+
+def test_an_end_that_only_the_token_tells_costs_one_step(tiny, delaying):
+    stop = tiny.engine().generate([[5, 6, 7]], GREEDY)[0].token_ids[2]
+    engine, log = delaying()
+    params = dataclasses.replace(GREEDY, stop_token_ids=[stop])
+    assert engine.generate([[5, 6, 7]], params)[0].finish_reason == "stop"
+    assert [what for what, _ in log].count("start") == 4
+    assert engine.core.block_manager.usage == 0  # though the step is still under way
+
+
+def test_a_structured_answer_is_sampled_when_the_answer_so_far_is_known(tiny, delaying):
+    wanted = StructuredSamplingParams(
+        temperature=0,
+        max_tokens=20,
+        structured_outputs=StructuredOutputsParams(choice=["the king", "the queen"]),
+    )
+    prompts = ["Once upon a time", "There was a"]
+    answers = [
+        [output.text for output in engine.generate(prompts, [wanted, GREEDY])]
+        for engine in (
+            tiny.engine(structured_tokenizer=tiny.tokenizer),
+            delaying(structured_tokenizer=tiny.tokenizer)[0],
+        )
+    ]
+    assert answers[0] == answers[1] and answers[0][0] in ("the king", "the queen")
+
+
+@pytest.mark.parametrize("params", [GREEDY, DRAWN])
+def test_a_request_that_breaks_its_step_ends_alone(tiny, delaying, make_prompts, params):
+    prompts = [[t for t in p if t != POISON] or [1] for p in make_prompts(6, 400)]
+    right = [output.token_ids for output in tiny.engine().generate(prompts, params)]
+    engine, _ = delaying(model=Faulty(tiny.model, raise_on_poison))
+    for i, prompt in enumerate(prompts):
+        engine.add_request(str(i), prompt, params)
+    early = [engine.step() for _ in range(4)]
+    engine.add_request("bad", [POISON, 5], params)
+    with pytest.warns(UserWarning, match="computed alone"):
+        got, errors = drain(engine)
+    assert list(errors) == ["bad"]
+    for i, tokens in enumerate(right):
+        before = [t for outputs in early for o in outputs if o.request_id == str(i) for t in o.token_ids]
+        assert before + got[str(i)][0] == tokens
+
+
+def test_logits_that_are_not_finite_end_their_request_alone(tiny, delaying):
+    prompts = [[5, 6, 7], [1, 2], [8, 9]]
+    right = [output.token_ids for output in tiny.engine().generate(prompts, GREEDY)]
+    engine, _ = delaying()
+    runner = engine.core.runner
+
+    def spoiled(sample):
+        @torch.inference_mode()
+        def spoil(logits, requests):
+            for row, request in zip(logits, requests, strict=True):
+                if request.request_id == "1" and len(request.output_token_ids) >= 2:
+                    row.fill_(float("nan"))
+            return sample(logits, requests)
+
+        return spoil
+
+    runner.pick, runner.next_tokens = spoiled(runner.pick), spoiled(runner.next_tokens)
+    for i, prompt in enumerate(prompts):
+        engine.add_request(str(i), prompt, GREEDY)
+    with pytest.warns(UserWarning, match="computed alone"):
+        got, errors = drain(engine)
+    assert list(errors) == ["1"] and "logits" in errors["1"]
+    assert [got["0"][0], got["2"][0]] == [right[0], right[2]] and right[1][:2] == got["1"][0][:2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (
+            dict(speculative_config=dict(method="ngram", num_speculative_tokens=2)),
+            "how many tokens a step brings",
+        ),
+        (dict(preemption="swap", num_swap_blocks=4), "swapped out"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tiny, settings, why):
+    with pytest.raises(ValueError, match=f"do not go together: .*{why}"):
+        tiny.engine(async_scheduling=True, **settings)
+
+
+def test_recorded_events_are_those_of_the_step_that_was_read(delaying):
+    events = []
+    engine, _ = delaying()
+    record(engine, events.append)
+    engine.generate([[5, 6, 7], [8, 9]], GREEDY)
+    assert [sum(event["tokens"].values()) for event in events] == [5, *[2] * 7]
+    assert [event["step"] for event in events] == list(range(8))
