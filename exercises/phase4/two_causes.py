@@ -71,7 +71,7 @@ def on_the_server(*alerts: str) -> None:
         for count in (1, 8):
             recording, began = Recording(), time.monotonic()
             with Scraper(
-                recording, lambda: server.get("/metrics")[1], lambda began=began: time.monotonic() - began
+                recording, lambda: server.call("/metrics")[1], lambda began=began: time.monotonic() - began
             ):
                 load.change(server.address, (Users(count, plain(30), max_tokens=24),))
                 time.sleep(1.25 * window)

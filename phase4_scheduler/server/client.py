@@ -143,11 +143,14 @@ class RunningServer:
     address: str
     process: subprocess.Popen
 
-    def get(self, path: str, timeout: float = 60) -> tuple[int, str]:
-        """Status and body of a GET."""
+    def call(self, path: str, body: dict[str, Any] | None = None, timeout: float = 60) -> tuple[int, str]:
+        """Status and text of an answer: to a POST of this body, or to a GET."""
         connection = http.client.HTTPConnection(urlsplit(self.address).netloc, timeout=timeout)
         try:
-            connection.request("GET", path)
+            if body is None:
+                connection.request("GET", path)
+            else:
+                connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
             return response.status, response.read().decode()
         finally:
@@ -156,7 +159,7 @@ class RunningServer:
     def metrics(self) -> dict[str, float]:
         """All samples of /metrics by name, those with different labels summed up."""
         samples: dict[str, float] = defaultdict(float)
-        for family in text_string_to_metric_families(self.get("/metrics")[1]):
+        for family in text_string_to_metric_families(self.call("/metrics")[1]):
             for sample in family.samples:
                 samples[sample.name] += sample.value
         return samples

@@ -234,7 +234,7 @@ def what_queries_find(lab: Lab, server: RunningServer) -> None:
     lab.say("""The article watches four metrics. Names change from version to version, and Prometheus does not say that a
         name is unknown: the query is just empty, and the alarm that hangs on it is silent for ever. Our server has
         the names of vLLM 0.32; a test compares them with a recording of the real one.""")
-    text = server.get("/metrics")[1]
+    text = server.call("/metrics")[1]
     there = {name: f"# TYPE {name} " in text for name in ARTICLE_QUERIES}
     lab.table(
         "The article's metrics",

@@ -150,7 +150,7 @@ class Stage:
         # Its two processes. (A third one, of multiprocessing, only tidies up.)
         api = psutil.Process(server.process.pid)
         engine = max(child.memory_info().rss for child in api.children())
-        return server.get("/metrics")[1] + MEMORY.format(api=api.memory_info().rss, engine=engine)
+        return server.call("/metrics")[1] + MEMORY.format(api=api.memory_info().rss, engine=engine)
 
     # ------------------------------------------------------------------ the course of a night
 

@@ -26,7 +26,7 @@ def test_answers_come_in_the_order_of_the_requests():
     with running_server() as server:
         answers = asyncio.run(send_all(server.address, [*bodies, {"prompt": "x", "max_tokens": 0}], 2))
         cut = asyncio.run(send_all(server.address, bodies[1:2], cut_after=2))
-        assert server.get("/health")[0] == 200
+        assert server.call("/health")[0] == 200
         process = server.process
     assert [a.usage["completion_tokens"] for a in answers[:3]] == [3, 9, 6]
     assert all(a.status == 200 and a.error is None and a.sent < a.times[0] <= a.ended for a in answers[:3])

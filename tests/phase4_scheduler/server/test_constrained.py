@@ -119,7 +119,7 @@ def test_the_model_by_its_name_and_the_description_of_the_calls(client, server):
     assert client.models.retrieve("tales").id == "tales"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
-    status, text = server.get("/openapi.json")
+    status, text = server.call("/openapi.json")
     schemas = json.loads(text)["components"]["schemas"]
     assert status == 200 and "structured_outputs" in schemas["CompletionRequest"]["properties"]
-    assert server.get("/nothing")[0] == 404
+    assert server.call("/nothing")[0] == 404

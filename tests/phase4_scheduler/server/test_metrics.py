@@ -93,7 +93,7 @@ def test_the_same_requests_count_the_same():
     with running_server("--dtype", "float32", "--max-model-len", "512", "--block-size", "32") as server:
         for shape in METRICS_LOAD:
             ask(server.address, shape)
-        ours = samples(server.get("/metrics")[1])
+        ours = samples(server.call("/metrics")[1])
     theirs = samples(METRICS.read_text())
     # How many steps the two prompts of one call share depends on the moment.
     no_counts = (
@@ -318,7 +318,7 @@ def test_what_the_server_measures_lies_within_what_clients_measure():
     bodies = [{"prompt": "Once upon a time", "max_tokens": 20, "ignore_eos": True}] * 32
     with running_server("--max-num-seqs", "8") as server:
         answers = asyncio.run(send_all(server.address, bodies))
-        page = samples(server.get("/metrics")[1])
+        page = samples(server.call("/metrics")[1])
     assert not [answer.error for answer in answers if answer.error]
 
     def total(name):
@@ -337,7 +337,7 @@ def test_gauges_fall_back_when_everybody_leaves_and_nobody_comes():
     body = {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True}
 
     def gauges():
-        page = samples(server.get("/metrics")[1])
+        page = samples(server.call("/metrics")[1])
         names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
         return [page[f"vllm:{name}"] for name in names]
 
@@ -353,7 +353,7 @@ def test_gauges_fall_back_when_everybody_leaves_and_nobody_comes():
         asyncio.run(leave_together())
         while gauges() != [0, 0, 0]:  # nothing else is sent: the engine itself has to say so
             pass
-        ended = samples(server.get("/metrics")[1])["vllm:request_success_total abort"]
+        ended = samples(server.call("/metrics")[1])["vllm:request_success_total abort"]
         assert ended == 0  # as in vLLM: a client that leaves is no end
 
 
@@ -395,7 +395,7 @@ def test_a_server_with_drafts_answers_the_same_and_counts_them(method, without_d
     config = json.dumps(method | {"num_speculative_tokens": 3})
     with running_server("--dtype", "float32", "--speculative-config", config) as server:
         drafted = asyncio.run(send_all(server.address, KINGS))
-        page = samples(server.get("/metrics")[1])
+        page = samples(server.call("/metrics")[1])
     for one, other in zip(without_drafts, drafted, strict=True):
         assert not one.error and not other.error
         assert (one.text, one.finish_reason, one.usage) == (other.text, other.finish_reason, other.usage)

@@ -70,7 +70,7 @@ def api(server, path, body):
 
 
 def gauge(server, name):
-    return float(re.search(rf"^vllm:{name}{{.*}} (\S+)$", server.get("/metrics")[1], re.M).group(1))
+    return float(re.search(rf"^vllm:{name}{{.*}} (\S+)$", server.call("/metrics")[1], re.M).group(1))
 
 
 def test_an_answer_is_the_apis_token_by_token(server, open_page):

@@ -49,7 +49,7 @@ def expected(tokens):
 def written(server):
     """Tokens written so far, by replica."""
     found = re.findall(
-        r'^vllm:generation_tokens_total{engine="(\d)".*} (\S+)', server.get("/metrics")[1], re.MULTILINE
+        r'^vllm:generation_tokens_total{engine="(\d)".*} (\S+)', server.call("/metrics")[1], re.MULTILINE
     )
     return [float(count) for _, count in sorted(found)]
 

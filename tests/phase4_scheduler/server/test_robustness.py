@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from phase4_scheduler.server.client import complete, running_server, send_all
-from tests.phase4_scheduler.server import soak
+from phase4_scheduler.server.client import complete, send_all
+from tests.phase4_scheduler.server.test_server import running
 
 pytestmark = pytest.mark.proof
 ASKED = {"prompt": "Once upon a time", "max_tokens": 5, "ignore_eos": True, "temperature": 0}
@@ -19,8 +19,8 @@ HALF = "\ud83d"  # half of an emoji, as JSON can spell it
 
 @pytest.fixture(scope="module")
 def server():
-    with running_server("--max-num-seqs", "16") as running:
-        yield running
+    with running("--max-num-seqs", "16") as server:
+        yield server
 
 
 def connect(server):
@@ -137,7 +137,7 @@ def test_a_client_that_never_reads_blocks_nobody(server):
 def wait_until_idle(server):
     """Until no answer is under way any more."""
     until = time.monotonic() + 60
-    while (load := json.loads(server.get("/load")[1])) != {"server_load": 0}:
+    while (load := json.loads(server.call("/load")[1])) != {"server_load": 0}:
         assert time.monotonic() < until, load
         time.sleep(0.1)
 
@@ -153,27 +153,20 @@ def test_a_stream_repeats_the_message_that_it_goes_on_with(server):
     assert text.startswith("Once upon") and streamed.text == text
 
 
-# ---------------------------------------------------------------------- short forms of the long runs
+def test_no_request_hangs_when_others_are_cut_off(server):
+    """300 requests, of which each tenth leaves after its first token."""
 
+    async def all_of_them():
+        bodies = [ASKED | {"prompt": f"{i} times"} for i in range(300)]
+        return await asyncio.gather(
+            *(
+                complete(server.address, body, cut_after=None if i % 10 else 1)
+                for i, body in enumerate(bodies)
+            )
+        )
 
-def test_clients_that_leave_leave_nothing_behind():
-    found = asyncio.run(soak.disconnects(96))
-    assert found["after"] == found["before"] and found["before"]["blocks"] == 0
-    # The step under way, one that begins before the news is there, and the next no longer has them. On a busy machine
-    # messages of earlier steps may lie there unread when a client leaves, so this is asked of half of the clients.
-    assert found["messages_to_free"] <= 3
-
-
-def test_no_request_hangs_when_others_are_cut_off():
-    found = soak.requests(300)
-    assert found["errors"] == found["short"] == 0
-
-
-def test_all_streams_of_a_dead_engine_end_with_an_error():
-    found = soak.killed_engine()
-    assert found["ended_with_an_error"] == found["streams"]
-
-
-def test_a_server_that_drains_loses_no_answer():
-    found = soak.drain()
-    assert found["answered_to_the_end"] == found["streams"]
+    answers = asyncio.run(all_of_them())
+    assert {answer.error for answer in answers} == {None}
+    assert {a.usage["completion_tokens"] for i, a in enumerate(answers) if i % 10} == {5}
+    wait_until_idle(server)
+    server.wait_for("kv_cache_usage_perc", 0)

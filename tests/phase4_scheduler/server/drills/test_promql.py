@@ -2,13 +2,13 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
 from phase4_scheduler.server.drills import Recording, number, query
-from tests.phase4_scheduler.server.drills.record_prometheus import ANSWERS
 
-KEPT = json.loads(ANSWERS.read_text())
+KEPT = json.loads(Path(__file__).with_name("prometheus_2_42.json").read_text())
 
 
 @pytest.fixture(scope="module")
