@@ -77,7 +77,7 @@ OPTIONS = (  # where `dest` is given, it is the name that the engine, or `make_s
      dict(action="store_true", dest="record_steps")),
     ("--allowed-origins", "pages of these addresses may read the answers: '[\"http://127.0.0.1:8080\"]' is that of `lab web` "
      "(none)", dict(type=json_list, default=[], metavar="JSON")),
-    ("--allowed-hosts", "names by which clients may call this server, besides localhost and addresses in numbers: "
+    ("--allowed-hosts", "names by which clients may call this server, besides localhost and 127.0.0.1: "
      "'[\"gpu.example\"]'; '[\"*\"]': any (any with a --host that others reach, none otherwise)",
      dict(type=json_list, default=[], metavar="JSON")),
     ("--max-num-queued-reqs", "refuse more answers than this under way with 503 (no limit)", dict(type=whole(0, 10**9))),

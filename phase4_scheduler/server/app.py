@@ -4,15 +4,11 @@ Source: vllm/entrypoints/openai/api_server.py.
 """
 
 import asyncio
-import hashlib
-import secrets
 import traceback
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
-from ipaddress import ip_address
+from contextlib import aclosing
 from typing import Any
-from urllib.parse import urlsplit
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic.json_schema import models_json_schema
@@ -23,7 +19,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from labkit.foreign import visible
 from labkit.machine import version_of
@@ -31,9 +27,10 @@ from phase1_tokens_embeddings.chat import ChatTemplate
 from phase1_tokens_embeddings.tokens.tokenizer_files import printable
 from phase4_scheduler.server.async_engine import AsyncEngine, EngineDeadError, QueueFullError
 from phase4_scheduler.server.bodies import SMALL_BODY, RequestModel, longest_body, read_body
+from phase4_scheduler.server.calls import Call
 from phase4_scheduler.server.chat import Chat, rendered
 from phase4_scheduler.server.completions import Completion
-from phase4_scheduler.server.metrics import CountRequests
+from phase4_scheduler.server.middleware import ApiKey, CountLoad, http_metrics, trusting
 from phase4_scheduler.server.page import page_routes
 from phase4_scheduler.server.protocol import (
     LONGEST_REQUEST_ID,
@@ -46,6 +43,8 @@ from phase4_scheduler.server.protocol import (
     TokenizeRequest,
     to_json,
 )
+from phase4_scheduler.server.responses import Response as ResponseCall
+from phase4_scheduler.server.responses import ResponsesRequest, no_such_response
 
 PERMISSION = {
     "object": "model_permission", "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True,
@@ -54,9 +53,12 @@ PERMISSION = {
 }  # fmt: skip
 
 
-BODIES = {
+ANSWERS = {
     "/v1/completions": CompletionRequest,
     "/v1/chat/completions": ChatCompletionRequest,
+    "/v1/responses": ResponsesRequest,
+}
+BODIES = ANSWERS | {
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
 }
@@ -86,28 +88,35 @@ class Server:
     # ------------------------------------------------------------------ what clients ask for
 
     async def completions(self, request: Request) -> Response:
-        asked = await self.read(CompletionRequest, request)
-        return await self.answer(request, Completion(self.engine, asked, asked.model or self.name))
+        return await self.answer(request, CompletionRequest, Completion)
 
     async def chat(self, request: Request) -> Response:
-        asked = await self.read(ChatCompletionRequest, request)
-        name = asked.model or self.name
-        return await self.answer(
-            request, Chat(self.engine, asked, name, self.template, self.tool_call_parser)
-        )
+        return await self.answer(request, ChatCompletionRequest, Chat, self.template, self.tool_call_parser)
 
-    async def answer(self, request: Request, call: Completion | Chat) -> Response:
-        if call.request.stream:
+    async def responses(self, request: Request) -> Response:
+        return await self.answer(request, ResponsesRequest, ResponseCall, self.template)
+
+    async def stored_response(self, request: Request) -> Response:
+        raise no_such_response(request.path_params["name"])
+
+    async def answer(
+        self, request: Request, kind: type[RequestModel], call_of: type[Call], *of_model: Any
+    ) -> Response:
+        asked = await self.read(kind, request)
+        call = call_of(self.engine, asked, asked.model or self.name, *of_model)
+        headers = self.load_report(request.headers.get("endpoint-load-metrics-format", ""))
+        if asked.stream:
             # The first chunk is awaited here: what goes wrong before it is still a status, not a chunk.
             chunks = call.stream()
             first = await unless_disconnected(request, prepared(call, chunks.__anext__))
-            return StreamingResponse(self.events(first, chunks), media_type="text/event-stream")
-        return JsonResponse(await unless_disconnected(request, prepared(call, call.whole)))
+            events = self.events(first, chunks, call.END)
+            return StreamingResponse(events, media_type="text/event-stream")
+        return JsonResponse(await unless_disconnected(request, prepared(call, call.whole)), headers=headers)
 
     async def events(
-        self, first: dict[str, Any], chunks: AsyncIterator[dict[str, Any]]
+        self, first: dict[str, Any], chunks: AsyncIterator[dict[str, Any]], end: bytes
     ) -> AsyncIterator[bytes]:
-        """Server-sent events: `data: JSON`, an empty line, and at the end [DONE]."""
+        """Server-sent events."""
         try:
             async with aclosing(chunks):
                 yield event(first)
@@ -117,7 +126,19 @@ class Server:
             yield event(error.body)
         except Exception as error:  # the status is sent already
             yield event(unexpected(error).body)
-        yield b"data: [DONE]\n\n"
+        yield end
+
+    def load_report(self, form: str) -> dict[str, str] | None:
+        """A header for load balancers that ask for it (ORCA). `form`: TEXT or JSON."""
+        last = self.engine.last_step
+        found = {"kv_cache_usage_perc": last.kv_cache_usage, "num_requests_waiting": float(last.num_waiting)}
+        if form.lower() == "text":
+            report = "TEXT " + ", ".join(f"named_metrics.{name}={value}" for name, value in found.items())
+        elif form.lower() == "json":
+            report = "JSON " + to_json({"named_metrics": found}).decode()
+        else:
+            return None
+        return {"endpoint-load-metrics": report}
 
     async def tokenize(self, request: Request) -> Response:
         asked = await self.read(TokenizeRequest, request)
@@ -273,10 +294,12 @@ def unavailable(request: Request, error: Exception) -> Response:
 
 
 def event(data: dict[str, Any]) -> bytes:
-    return b"data: %b\n\n" % to_json(data)
+    """A server-sent event: `data: JSON` and an empty line, before it the name of an event that has one."""
+    name = b"event: %b\n" % data["type"].encode() if "type" in data else b""
+    return b"%bdata: %b\n\n" % (name, to_json(data))
 
 
-async def prepared(call: Completion | Chat, work: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+async def prepared(call: Call, work: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
     """Check a call, then do its work."""
     try:
         await call.prepare()
@@ -304,77 +327,6 @@ async def disconnected(request: Request) -> None:
         pass
 
 
-class CountLoad:
-    """Middleware: how many answers are under way, for /load. A stream is until it has ended, or its client has gone.
-
-    Source: vllm/entrypoints/utils.py, load_aware_call.
-    """
-
-    def __init__(self, app: ASGIApp, server: Server) -> None:
-        self.app, self.server = app, server
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answers = scope["type"] == "http" and scope["path"] in ("/v1/completions", "/v1/chat/completions")
-        self.server.load += answers
-        try:
-            await self.app(scope, receive, send)
-        finally:
-            self.server.load -= answers
-
-
-class ApiKey:
-    """Middleware: whatever takes a body needs `Authorization: Bearer KEY`, and so does all of /v1.
-
-    vLLM guards /v1 and /v2 only: there any client can have texts tokenised.
-    """
-
-    GUARDED = ("/v1", "/tokenize", "/detokenize")
-
-    def __init__(self, app: ASGIApp, key: str) -> None:
-        self.app, self._digest = app, hashlib.sha256(key.encode()).digest()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        guarded = scope["type"] == "http" and scope["path"].startswith(self.GUARDED)
-        if guarded and scope["method"] != "OPTIONS":
-            scheme, _, key = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
-            matches = secrets.compare_digest(hashlib.sha256(key).digest(), self._digest)
-            if scheme.lower() != b"bearer" or not matches:
-                await JsonResponse({"error": "Unauthorized"}, 401)(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
-
-
-class AllowedHosts:
-    """Middleware against DNS rebinding: a web page whose name suddenly resolves to this machine could read all answers.
-
-    The browser then sends that name as Host. Answered are addresses in numbers, localhost, and the names that were given.
-    """
-
-    def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
-        self.app, self.names = app, {name.lower() for name in names}
-
-    def knows(self, host: str) -> bool:
-        """Whether a Host header, such as "localhost:8000", names this server. Without one, no browser is asking."""
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
-            return False
-        with suppress(ValueError):
-            return bool(ip_address(name))
-        return name in self.names or name.removesuffix(".").split(".")[-1] == "localhost" or not host
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = dict(scope.get("headers", ())).get(b"host", b"").decode("latin-1")
-        if scope["type"] == "http" and not self.knows(host):
-            error = ApiError(
-                f"this server does not answer to the name {visible(host)}: start it with --allowed-hosts",
-                status=403, kind="PermissionDeniedError",
-            )  # fmt: skip
-            await error.response()(scope, receive, send)
-            return
-        await self.app(scope, receive, send)
-
-
 def create_app(
     server: Server,
     api_key: str | None = None,
@@ -388,14 +340,10 @@ def create_app(
         allowed_hosts: names of this server besides localhost; "*": any.
     """
 
-    def post(path: str, handler: Callable) -> Route:
-        return Route(path, handler, methods=["POST"])
-
+    posts = (server.completions, server.chat, server.responses, server.tokenize, server.detokenize)
     routes = [
-        post("/v1/completions", server.completions),
-        post("/v1/chat/completions", server.chat),
-        post("/tokenize", server.tokenize),
-        post("/detokenize", server.detokenize),
+        *(Route(path, handler, methods=["POST"]) for path, handler in zip(BODIES, posts, strict=True)),
+        Route("/v1/responses/{name}", server.stored_response),
         Route("/v1/models", server.models),
         Route("/v1/models/{name}", server.model),
         Route("/openapi.json", server.openapi),
@@ -405,7 +353,7 @@ def create_app(
         Route("/load", server.server_load),
         Route("/metrics", server.metrics, methods=["GET", "HEAD", "POST"]),
     ]
-    for route in routes[4:-1]:
+    for route in routes[len(posts) : -1]:
         route.methods.discard("HEAD")  # as in vLLM, but for /metrics
     if server.engine.record_steps:
         routes.append(Route("/events", server.step_events))
@@ -424,8 +372,8 @@ def create_app(
             Exception: lambda request, error: unexpected(error).response(),
         },
         middleware=[
-            Middleware(CountRequests, server.engine.metrics.http_requests, {route.path for route in routes}),
-            Middleware(CountLoad, server),
+            Middleware(http_metrics, server.engine.metrics.registry),
+            Middleware(CountLoad, server, ANSWERS),
             # No origin but the server's own, and those that were named.
             Middleware(
                 CORSMiddleware, allow_origins=allowed_origins, allow_methods=["*"], allow_headers=["*"]
@@ -434,4 +382,4 @@ def create_app(
     )
     if api_key is not None:
         app = ApiKey(app, api_key)
-    return app if "*" in allowed_hosts else AllowedHosts(app, allowed_hosts)
+    return trusting(app, allowed_hosts)

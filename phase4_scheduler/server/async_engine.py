@@ -6,14 +6,10 @@ Source: vllm/v1/engine/async_llm.py and core_client.py.
 import asyncio
 import contextlib
 import logging
-import subprocess
-import sys
 import threading
 import time
 import traceback
-from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from phase1_tokens_embeddings.tokens import Tokenizer
@@ -36,7 +32,6 @@ from phase4_scheduler.server.metrics import Metrics
 
 LONG_TEXT = 2**16  # characters
 MOST_UNREAD = 10_000  # unread steps kept for a client of /events
-TOKENIZE = str(Path(__file__).with_name("tokenize_stdin.py"))
 
 
 class EngineDeadError(RuntimeError):
@@ -127,7 +122,7 @@ class AsyncEngine:
         self._long_text = asyncio.Semaphore(1)  # long texts wait for each other
         self._streams: dict[str, Stream] = {}
         self._commands: list[Add | Finish] = []
-        self._may_send = True  # at most one message for each of the engine's
+        self._sends = False  # `_send` comes next: what gathers until then is one message
         self.tell: Callable[[str], None] = lambda line: None  # is told how the start goes on
 
     async def start(self) -> None:
@@ -184,7 +179,7 @@ class AsyncEngine:
 
     def _take(self, message: StepMessage) -> None:
         """A step's outputs, each to its own stream."""
-        self._may_send, self.last_step = True, message
+        self.last_step = message
         self._tell_watchers(message.events)
         now = time.perf_counter()
         for request_id, reason in message.refused:
@@ -252,13 +247,16 @@ class AsyncEngine:
             if stream := self._drop(state.parent.request_id):
                 stream.fail(RuntimeError(message))
 
-    def _send(self) -> None:
-        """Send what has gathered, unless something was sent since the engine's last message.
+    def _send_soon(self) -> None:
+        """Send what has gathered when the event loop has heard all that is there: a request takes part in the next step."""
+        if not self._sends:
+            self._sends = True
+            self._loop.call_soon(self._send)
 
-        That message may be of a step that began before. Then two of ours lie in the pipe: the engine takes both.
-        """
-        if self._commands and self._may_send and self.dead is None:
-            commands, self._commands, self._may_send = self._commands, [], False
+    def _send(self) -> None:
+        self._sends = False
+        if self._commands and self.dead is None:
+            commands, self._commands = self._commands, []
             with contextlib.suppress(
                 OSError
             ):  # the process has ended: `_read` learns of it, too, and ends all streams
@@ -322,7 +320,7 @@ class AsyncEngine:
             Add(r.request_id, r.prompt_token_ids, r.params, r.arrival_time, r.priority)
             for r in parent.requests
         ]
-        self._send()
+        self._send_soon()
         try:
             finished = False
             while not finished:
@@ -332,7 +330,7 @@ class AsyncEngine:
         finally:
             if self._drop(request_id) is not None:  # its reader is gone
                 self._commands += [Finish(s.request_id, "abort") for s in parent.states if not s.finished]
-                self._send()
+                self._send_soon()
 
     async def watch(self) -> AsyncIterator[Event]:
         """What each step did, from now on, as `record` of the recording feature writes it. Ends with the engine, or if the reader is too
@@ -355,31 +353,14 @@ class AsyncEngine:
         return output.metrics.num_cached_tokens if self.enable_prompt_tokens_details else None
 
     async def encode(self, text: str) -> list[int]:
-        """Text to token ids, in a thread, or if it is long in a process, so that no other request waits for it.
+        """Text to token ids, in a thread, so that no other request waits for it. Long texts wait for each other.
 
         Raises:
-            ValueError: it is no text, or too much of it.
+            ValueError: it is no text.
         """
         try:
             text.encode()
         except UnicodeEncodeError:
             raise ValueError("the text holds half a character (a lone surrogate)") from None
-        if len(text) <= LONG_TEXT:
+        async with self._long_text if len(text) > LONG_TEXT else contextlib.nullcontext():
             return await asyncio.to_thread(self.tokenizer.encode, text, "all")
-        async with self._long_text:
-            return await self._encode_elsewhere(text)
-
-    async def _encode_elsewhere(self, text: str) -> list[int]:
-        """As `encode`, by a process that lives only for that."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", TOKENIZE, self._args.model,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        try:
-            ids, _ = await process.communicate(text.encode())
-        finally:
-            if process.returncode is None:  # its client is gone
-                process.kill()
-        if process.returncode != 0:
-            raise ValueError(f"a text of {len(text):,} characters cannot be tokenised here: shorten it")
-        return list(array("I", ids))

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
-from phase4_scheduler.server.protocol import WRONG_TYPE, ApiError, Refused
+from phase4_scheduler.server.protocol import WRONG_TYPE, ApiError
 
 SMALL_BODY = 2**16  # bytes: read on the event loop, since a thread takes longer to begin
 MOST_CONTAINERS = 2**14  # objects and lists of a body: an empty one takes 3 bytes of JSON and 80 of memory
@@ -74,9 +74,6 @@ def validated(kind: type[RequestModel], data: Any) -> RequestModel:
         return kind.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        reason = first.get("ctx", {}).get("error")
-        if isinstance(reason, Refused):
-            raise ApiError(reason.message, reason.param, kind=reason.kind) from None
         # The alternatives of a union stand in the place as well; they are no part of what the client sent.
         place = [str(part) for part in first["loc"] if "[" not in str(part) and part not in ("str", "int")]
         raise ApiError(

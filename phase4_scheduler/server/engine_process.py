@@ -1,7 +1,8 @@
 """The engine process: it steps, and does nothing else.
 
 Python runs one thread at a time. Were requests read, tokenised and written to sockets in the process that steps, every
-step would wait for that work. So two processes share it. Between them goes at most one message a step each way:
+step would wait for that work. So two processes share it. Commands go to the engine as they come, so that a request takes part in
+the next step, and one message comes back from each step:
 
     API process      tokenises, checks, detokenises, writes to sockets
         |  commands: add and finish                  ^  a step: new tokens, and what the metrics need

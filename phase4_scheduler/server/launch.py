@@ -58,43 +58,30 @@ class WebServer(uvicorn.Server):
 def make_server(
     model: str,
     served_model_name: str | None = None,
-    max_num_queued_reqs: int | None = None,
-    dtype: str = "bfloat16",
-    device: str = "auto",
-    enable_prompt_tokens_details: bool = False,
-    enable_mfu_metrics: bool = False,
-    record_steps: bool = False,
     replicas: int = 1,
     router: Any = None,
     tool_call_parser: str | None = None,
-    **settings: Any,
+    **options: Any,
 ) -> Server:
-    """A server whose engine has not been started yet. `settings` are the fields of `EngineConfig`.
+    """A server whose engine has not been started yet.
 
     Args:
         replicas: engines; more than one run on Ray, and `router` chooses one for each request (`ray_fleet.py`).
-        tool_call_parser: see `Server`.
+        tool_call_parser: see `Server`. options: of `AsyncEngine`, and fields of `EngineConfig`.
 
     Raises:
         LabError: no such model, or one without a tokenizer; no Ray for replicas, or their steps to be recorded. ValueError:
             files that cannot be used.
     """
-    if record_steps and replicas > 1:
+    if options.get("record_steps") and replicas > 1:
         raise LabError("--enable-step-events shows the steps of one engine: leave out --replicas")
-    folder = find_model(model)
+    folder, name = find_model(model), served_model_name or model
     tokenizer = load_tokenizer(folder)
     if tokenizer is None:
         raise LabError(f"{folder} holds no tokenizer.json: a server needs one")
     make_engine = AsyncEngine if replicas == 1 else partial(find_fleet(), replicas, router)
-    engine = make_engine(
-        str(folder), read_config(folder), tokenizer, dtype=dtype, device=device,
-        model_name=served_model_name or model, max_num_queued_reqs=max_num_queued_reqs,
-        enable_prompt_tokens_details=enable_prompt_tokens_details, enable_mfu_metrics=enable_mfu_metrics,
-        record_steps=record_steps, **settings,
-    )  # fmt: skip
-    created = int(folder.stat().st_mtime)
-    template = load_chat_template(folder)
-    return Server(engine, served_model_name or model, template, created, tool_call_parser)
+    engine = make_engine(str(folder), read_config(folder), tokenizer, model_name=name, **options)
+    return Server(engine, name, load_chat_template(folder), int(folder.stat().st_mtime), tool_call_parser)
 
 
 def find_fleet() -> Callable:

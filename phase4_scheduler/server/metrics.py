@@ -10,8 +10,6 @@ prefill is what the API process took.
 Source: vllm/v1/metrics/loggers.py, stats.py and buckets.py.
 """
 
-from collections.abc import Collection
-
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -22,7 +20,6 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from phase4_scheduler.engine.output_processor import ParentRequest
 from phase4_scheduler.engine.outputs import CompletionOutput
@@ -141,18 +138,17 @@ class Metrics:
             "vllm:admission_rejections", "Requests refused since too many wait.", ["model_name", "reason"],
             registry=self.registry,
         ).labels(model_name, "max_num_queued_reqs")  # fmt: skip
+        tokens_held = limits.num_blocks * limits.block_size
         settings = {
             "block_size": limits.block_size,
             "num_gpu_blocks": limits.num_blocks,
             "enable_prefix_caching": limits.config.enable_prefix_caching,
+            "kv_cache_size_tokens": tokens_held,
+            "kv_cache_max_concurrency": tokens_held / limits.max_model_len,
         }
         self._make(
             Gauge, "cache_config_info", "Settings of the cache.", **{k: str(v) for k, v in settings.items()}
         ).set(1)
-        self.http_requests = beside.http_requests if beside else Counter(
-            "http_requests", "HTTP calls that were answered.", ["handler", "method", "status"],
-            registry=self.registry,
-        )  # fmt: skip
         self._last = StepMessage()  # counters that came as totals
         self._iteration_tokens = 0  # of the message that is being handed out
 
@@ -261,39 +257,3 @@ class Metrics:
 def num_computed(parent: ParentRequest, part: CompletionOutput) -> int:
     """Prompt tokens that were computed for an answer."""
     return len(parent.prompt_token_ids) - part.metrics.num_cached_tokens
-
-
-class CountRequests:
-    """Middleware: http_requests_total. A stream counts when it has ended.
-
-    Args:
-        handlers: the paths that the server knows; calls of all others share the name "none".
-
-    Source: the package prometheus-fastapi-instrumentator, as vLLM sets it up.
-    """
-
-    # Asked by machines all the time.
-    UNCOUNTED = frozenset(("/health", "/live", "/load", "/metrics", "/ping", "/version"))
-    # A client may make up names, and each would be a series for ever.
-    METHODS = frozenset(("GET", "HEAD", "OPTIONS", "POST"))
-
-    def __init__(self, app: ASGIApp, counter: Counter, handlers: Collection[str]) -> None:
-        self.app, self.counter, self.handlers = app, counter, handlers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in self.UNCOUNTED:
-            await self.app(scope, receive, send)
-            return
-        status = 500  # unless the answer says otherwise
-
-        async def note(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
-        try:
-            await self.app(scope, receive, note)
-        finally:
-            handler = scope["path"] if scope["path"] in self.handlers else "none"
-            method = scope["method"] if scope["method"] in self.METHODS else "other"
-            self.counter.labels(handler, method, f"{status // 100}xx").inc()

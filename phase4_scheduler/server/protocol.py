@@ -6,7 +6,7 @@ Source: vllm/entrypoints/openai/completion/protocol.py and chat_completion/proto
 """
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
@@ -57,7 +57,7 @@ def to_json(content: Any) -> bytes:
 
 
 class ApiError(Exception):
-    """An error for the client: everything else that is raised is the server's own."""
+    """An error for the client: everything else that is raised is the server's own. Checks of fields raise it, too."""
 
     def __init__(
         self, message: str, param: str | None = None, status: int = 400, kind: str = "BadRequestError"
@@ -86,11 +86,11 @@ def as_biases(value: Any) -> Any:
             number = float(bias)
         except (TypeError, ValueError, OverflowError):
             place = f"body.logit_bias.{visible(token)}"
-            raise Refused(place, f"logit_bias of {quoted(token)} is no number", WRONG_TYPE) from None
+            raise ApiError(f"logit_bias of {quoted(token)} is no number", place, kind=WRONG_TYPE) from None
         try:
             biases[int(token)] = min(100.0, max(-100.0, number))
         except ValueError:
-            raise Refused("logit_bias", f"logit_bias: the key {quoted(token)} is no token id") from None
+            raise ApiError(f"logit_bias: the key {quoted(token)} is no token id", "logit_bias") from None
     return biases
 
 
@@ -115,7 +115,7 @@ class ResponseFormat(BaseModel, extra="allow"):
     @model_validator(mode="after")
     def check_schema(self) -> "ResponseFormat":
         if self.type == "json_schema" and self.json_schema is None:
-            raise Refused("response_format", "response_format: the type json_schema needs json_schema")
+            raise ApiError("response_format: the type json_schema needs json_schema", "response_format")
         return self
 
     def constraint(self) -> dict[str, Any] | None:
@@ -171,23 +171,25 @@ class Generation(BaseModel):
         for name in ("top_logprobs" if "messages" in data else "logprobs", "prompt_logprobs"):
             value = data.get(name)
             if value is not None and not isinstance(value, (int, float)):
-                raise Refused(name, f"{name} must be a whole number")
+                raise ApiError(f"{name} must be a whole number", name)
         if data.get("stream_options") and not data.get("stream"):
-            raise Refused("stream_options", "stream_options can only be set when stream is true")
+            raise ApiError("stream_options can only be set when stream is true", "stream_options")
         prompt_logprobs = data.get("prompt_logprobs") or 0
         if prompt_logprobs < 0:
-            raise Refused("prompt_logprobs", f"prompt_logprobs is {prompt_logprobs}: 0 or more")
+            raise ApiError(f"prompt_logprobs is {prompt_logprobs}: 0 or more", "prompt_logprobs")
         if data.get("stream") and prompt_logprobs > 0:
-            raise Refused("prompt_logprobs", "prompt_logprobs cannot be streamed")
+            raise ApiError("prompt_logprobs cannot be streamed", "prompt_logprobs")
         if prompt_logprobs > MOST_LOGPROBS:
-            raise Refused("prompt_logprobs", f"prompt_logprobs is {prompt_logprobs}: at most {MOST_LOGPROBS}")
+            raise ApiError(
+                f"prompt_logprobs is {prompt_logprobs}: at most {MOST_LOGPROBS}", "prompt_logprobs"
+            )
         if data.get("cache_salt") == "":
-            raise Refused("cache_salt", "cache_salt is empty: leave it out")
+            raise ApiError("cache_salt is empty: leave it out", "cache_salt")
         if data.get("suffix") is not None:
-            raise Refused("suffix", "suffix: this model cannot fill in")
+            raise ApiError("suffix: this model cannot fill in", "suffix")
         for name, why in NOT_DONE.items():
             if data.get(name):
-                raise Refused(name, f"{name} is not supported: {why}")
+                raise ApiError(f"{name} is not supported: {why}", name)
         return data
 
     def constraint(self) -> dict[str, Any] | None:
@@ -233,10 +235,10 @@ class CompletionRequest(Generation):
     def check_completion(cls, data: Any) -> Any:
         if isinstance(data, dict):
             if data.get("prompt") in (None, ""):
-                raise Refused("prompt", "give a prompt that is not empty")
+                raise ApiError("give a prompt that is not empty", "prompt")
             prompts = data["prompt"] if isinstance(data["prompt"], list) else []
             if len(prompts) > MOST_PROMPTS and not all(isinstance(token, int) for token in prompts):
-                raise Refused("prompt", f"{len(prompts):,} prompts: at most {MOST_PROMPTS:,}")
+                raise ApiError(f"{len(prompts):,} prompts: at most {MOST_PROMPTS:,}", "prompt")
             check_logprobs("logprobs", data.get("logprobs"))
             if data.get("max_tokens") is None:
                 data["max_tokens"] = 16
@@ -274,16 +276,21 @@ class ChatCompletionRequest(Generation):
         if isinstance(data, dict):
             check_logprobs("top_logprobs", data.get("top_logprobs"))
             if data.get("top_logprobs") and not data.get("logprobs"):
-                raise Refused("top_logprobs", "top_logprobs needs logprobs to be true")
+                raise ApiError("top_logprobs needs logprobs to be true", "top_logprobs")
             check_messages(data)
             if data.get("tools") == []:
-                raise Refused("tools", "tools is empty: give one or leave the field out")
-            if data.get("tool_choice") not in (None, "none") and not data.get("tools"):
-                raise Refused("tool_choice", "tool_choice needs tools")
+                raise ApiError("tools is empty: give one or leave the field out", "tools")
+            choice = data.get("tool_choice")
+            if choice not in (None, "none") and not data.get("tools"):
+                raise ApiError("tool_choice needs tools", "tool_choice")
+            if not isinstance(choice, dict) and choice not in (None, "none", "auto", "required"):
+                raise ApiError("tool_choice is none, auto, required or one of the tools", "tool_choice")
+            if isinstance(choice, dict) and not isinstance(choice.get("function"), dict):
+                raise ApiError("tool_choice names no function", "tool_choice.function")
             if data.get("chat_template") is not None:
-                raise Refused(None, "chat_template: this server takes no templates from clients")
+                raise ApiError("chat_template: this server takes no templates from clients")
             if "messages" in data and data["messages"] is None:
-                raise Refused(None, "messages is null: give at least one")
+                raise ApiError("messages is null: give at least one")
             if data.get("tools"):
                 data.setdefault("tool_choice", "auto")
         return data
@@ -292,9 +299,9 @@ class ChatCompletionRequest(Generation):
     def check_tool_choice(self) -> "ChatCompletionRequest":
         if isinstance(self.tool_choice, NamedTool):
             if not any(tool.function.name == self.tool_choice.function.name for tool in self.tools):
-                raise Refused("tool_choice", "tool_choice names none of the tools")
+                raise ApiError("tool_choice names none of the tools", "tool_choice")
             if super().constraint() is not None:
-                raise Refused(None, "structured_outputs and tool_choice exclude each other: leave one out")
+                raise ApiError("structured_outputs and tool_choice exclude each other: leave one out")
         return self
 
     def constraint(self) -> dict[str, Any] | None:
@@ -324,7 +331,7 @@ class TokenizeRequest(BaseModel):
     def check_given(cls, data: Any) -> Any:
         if isinstance(data, dict):
             if data.get("messages") is None and data.get("prompt") is None:
-                raise Refused("body.prompt", "give a prompt or messages", WRONG_TYPE)
+                raise ApiError("give a prompt or messages", "body.prompt", kind=WRONG_TYPE)
             check_messages(data)
         return data
 
@@ -336,32 +343,20 @@ class DetokenizeRequest(BaseModel):
     tokens: Items[Annotated[int, Field(ge=0, le=2**63 - 1)]]
 
 
-@dataclass
-class Refused(ValueError):
-    """A rule over several fields that does not hold."""
-
-    param: str | None
-    message: str
-    kind: str = "BadRequestError"
-
-    def __str__(self) -> str:
-        return self.message
-
-
 def check_messages(data: dict[str, Any]) -> None:
     if data.get("messages") == []:
-        raise Refused(None, "messages is empty: give at least one")
+        raise ApiError("messages is empty: give at least one")
     if data.get("continue_final_message") and data.get("add_generation_prompt", True):
-        raise Refused(None, "continue_final_message and add_generation_prompt exclude each other")
+        raise ApiError("continue_final_message and add_generation_prompt exclude each other")
 
 
 def check_logprobs(name: str, value: Any) -> None:
     if not isinstance(value, (int, float)):
         return  # its type is looked at later
     if value < 0:
-        raise Refused("logprobs" if value == -1 else name, f"{name} is {value}: from 0 to {MOST_LOGPROBS}")
+        raise ApiError(f"{name} is {value}: from 0 to {MOST_LOGPROBS}", "logprobs" if value == -1 else name)
     if value > MOST_LOGPROBS:
-        raise Refused("logprobs", f"{name} is {value}: from 0 to {MOST_LOGPROBS}")
+        raise ApiError(f"{name} is {value}: from 0 to {MOST_LOGPROBS}", "logprobs")
 
 
 FINGERPRINT = f"inference-lab-{version_of('inference-lab') or '0'}"

@@ -27,11 +27,10 @@ BACK = 1.25  # a figure has come back if it is within this factor of the one bef
 
 
 KNOWN = f"""of a range, such as x[12s]   {", ".join(OVER_RANGE)}
-of a vector                 {", ".join(AGGREGATIONS)}, with by (...) or without (...)
-between two                 + - * /   > < >= <= == !=   and or unless, with on (...) or ignoring (...)
+of a vector                 {", ".join(AGGREGATIONS)}, with by (...)
+between two                 + - * /   > < >= <= == !=   and or unless
 the runbook's A(x)          is no function: write rate(vllm:x_sum[12s]) / rate(vllm:x_count[12s])
-of a histogram's buckets    histogram_quantile(0.95, rate(vllm:x_seconds_bucket[12s]))
-unknown here                deriv and the rest of PromQL"""
+unknown here                histogram_quantile, deriv and the rest of PromQL"""
 
 
 def list_nights(lab: Lab) -> None:

@@ -95,14 +95,12 @@ def make_body(rng: random.Random) -> tuple[str, bytes, str]:
 
 
 class Health(threading.Thread):
-    """Asks /health again and again, and keeps how long each answer took. Memory of the server is read beside it."""
+    """Asks /health again and again, and keeps how long each answer took."""
 
     def __init__(self, server: RunningServer) -> None:
         super().__init__(daemon=True)
-        self.address, self.process = urlsplit(server.address).netloc, psutil.Process(server.process.pid)
+        self.address = urlsplit(server.address).netloc
         self.seconds: list[float] = []
-        self.children = 0  # most bytes that processes took which came and went
-        self.known = {child.pid for child in self.process.children(recursive=True)}
         self.over = threading.Event()
 
     def run(self) -> None:
@@ -112,9 +110,6 @@ class Health(threading.Thread):
             connection.request("GET", "/health")
             connection.getresponse().read()
             self.seconds.append(time.perf_counter() - began)
-            with suppress(psutil.Error):
-                new = [c for c in self.process.children(recursive=True) if c.pid not in self.known]
-                self.children = max(self.children, sum(child.memory_info().rss for child in new))
         connection.close()
 
 

@@ -5,14 +5,13 @@
     rate(vllm:generation_tokens_total[10s])                growth of a counter a second, over the last 10 s
     sum by (source) (rate(vllm:prompt_tokens_by_source_total[10s]))
     rate(vllm:x_seconds_sum[10s]) / rate(vllm:x_seconds_count[10s]) > 0.5
-    histogram_quantile(0.95, sum by (le) (rate(vllm:x_seconds_bucket[10s])))
 
 A result is a number, or a *vector*: a value for each set of labels. `a / b` divides the values whose labels are equal, so
 where no labels agree the result is empty: the most frequent trap of the language, and no error. A comparison keeps the
 values for which it holds; `a > 1 and b < 2` keeps those of a where both do.
 
 The grammar comes from the package promql-parser. What a query means follows Prometheus 2.42, promql/functions.go and
-engine.go, and quantile.go.
+engine.go.
 """
 
 import math
@@ -25,6 +24,7 @@ import promql_parser as ast
 from phase4_scheduler.server.drills.recording import Labels, Recording
 
 Vector = dict[Labels, float]
+Samples = list[tuple[float, float]]
 LOOKBACK = 300.0  # seconds after which a series without samples is no longer there
 
 ARITHMETIC: dict[str, Callable[[float, float], float]] = {
@@ -36,9 +36,7 @@ ARITHMETIC: dict[str, Callable[[float, float], float]] = {
 COMPARISON: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
-AGGREGATIONS: dict[str, Callable[[list[float]], float]] = {
-    "sum": sum, "min": min, "max": max, "count": len, "avg": lambda values: sum(values) / len(values),
-}  # fmt: skip
+AGGREGATIONS: dict[str, Callable[[list[float]], float]] = {"sum": sum, "min": min, "max": max, "count": len}
 
 
 def query(recording: Recording, text: str, at: float) -> float | Vector:
@@ -82,7 +80,7 @@ class Evaluation:
             case ast.UnaryExpr():
                 return combine(ARITHMETIC["*"], -1.0, self.value(node.expr))
             case ast.VectorSelector():
-                return self.instant(node)
+                return {labels: found[-1][1] for labels, found in self.samples(node, LOOKBACK).items()}
             case ast.Call():
                 return self.call(node)
             case ast.AggregateExpr():
@@ -91,82 +89,71 @@ class Evaluation:
                 return self.binary(node)
         raise ValueError(f"{node} is PromQL, and not known here")
 
-    # ------------------------------------------------------------------ samples
-
-    def samples(self, node: ast.VectorSelector, seconds: float) -> dict[Labels, list[tuple[float, float]]]:
+    def samples(self, node: ast.VectorSelector, seconds: float) -> dict[Labels, Samples]:
         """The samples of the selected series in the last `seconds`."""
+        if node.offset:
+            raise ValueError("offset is not known here")
         wanted = list(node.matchers.matchers)
         if node.name:
             wanted.append(ast.Matcher(ast.MatchOp.Equal, "__name__", node.name))
-        end = self.at - (node.offset.total_seconds() if node.offset else 0.0)
         chosen = {}
         for labels, samples in list(self.recording.series.items()):  # a scraper may be adding some
             if all(matches(m, dict(labels).get(m.name, "")) for m in wanted):
-                within = [(t, v) for t, v in samples if end - seconds <= t <= end]
-                if within:
-                    chosen[labels] = within
-        return chosen
-
-    def instant(self, node: ast.VectorSelector) -> Vector:
-        return {labels: samples[-1][1] for labels, samples in self.samples(node, LOOKBACK).items()}
-
-    # ------------------------------------------------------------------ functions
+                chosen[labels] = [(t, v) for t, v in samples if self.at - seconds <= t <= self.at]
+        return {labels: within for labels, within in chosen.items() if within}
 
     def call(self, node: ast.Call) -> Vector:
-        name = node.func.name
-        if name == "histogram_quantile":
-            return histogram_quantile(*map(self.value, node.args))
+        name, range_ = node.func.name, node.args[0]
         if name not in OVER_RANGE:
-            known = ", ".join([*OVER_RANGE, "histogram_quantile"])
-            raise ValueError(f"the function {name} is not known here: {known}")
-        argument = node.args[0]  # a range: the parser sees to that
-        selector, seconds = argument.vector_selector, argument.range.total_seconds()
-        end = self.at - (selector.offset.total_seconds() if selector.offset else 0.0)
-        result = {}
-        for labels, samples in self.samples(selector, seconds).items():
-            value = OVER_RANGE[name](samples, end - seconds, end)
-            if value is not None:
-                result[nameless(labels)] = value
-        return result
+            raise ValueError(f"the function {name} is not known here: {', '.join(OVER_RANGE)}")
+        seconds = range_.range.total_seconds()
+        found = self.samples(range_.vector_selector, seconds)
+        values = {
+            nameless(labels): OVER_RANGE[name](samples, self.at - seconds, self.at)
+            for labels, samples in found.items()
+        }
+        return {labels: value for labels, value in values.items() if value is not None}
 
     def aggregate(self, node: ast.AggregateExpr) -> Vector:
-        name, inner = str(node.op), self.value(node.expr)
-        if name not in AGGREGATIONS or not isinstance(inner, dict):
-            raise ValueError(f"{node} is not known here: {', '.join(AGGREGATIONS)} of a vector")
+        name, inner, modifier = str(node.op), self.value(node.expr), node.modifier
+        if (
+            name not in AGGREGATIONS
+            or not isinstance(inner, dict)
+            or (modifier and not str(modifier.type).endswith("By"))
+        ):
+            raise ValueError(
+                f"{node} is not known here: {', '.join(AGGREGATIONS)} of a vector, also with by (...)"
+            )
+        kept = set(modifier.labels) if modifier else set()
         groups: dict[Labels, list[float]] = {}
         for labels, value in inner.items():
-            groups.setdefault(grouped(labels, node.modifier), []).append(value)
+            groups.setdefault(frozenset(pair for pair in labels if pair[0] in kept), []).append(value)
         return {labels: float(AGGREGATIONS[name](values)) for labels, values in groups.items()}
-
-    # ------------------------------------------------------------------ operators
 
     def binary(self, node: ast.BinaryExpr) -> float | Vector:
         op, left, right, how = str(node.op), self.value(node.lhs), self.value(node.rhs), node.modifier
-        matching = how.matching if how else None
+        if how and how.matching:
+            raise ValueError(
+                "on (...) and ignoring (...) are not known here: add the labels up with sum(...)"
+            )
         if op in ("and", "or", "unless") and isinstance(left, dict) and isinstance(right, dict):
-            there = {key(labels, matching) for labels in (left if op == "or" else right)}
+            there = {nameless(labels) for labels in (left if op == "or" else right)}
             if op == "or":
-                return left | {k: v for k, v in right.items() if key(k, matching) not in there}
-            return {k: v for k, v in left.items() if (key(k, matching) in there) == (op == "and")}
+                return left | {k: v for k, v in right.items() if nameless(k) not in there}
+            return {k: v for k, v in left.items() if (nameless(k) in there) == (op == "and")}
         if op in ARITHMETIC:
-            return combine(ARITHMETIC[op], left, right, matching)
+            return combine(ARITHMETIC[op], left, right)
         if op not in COMPARISON:
             raise ValueError(f"the operator {op} is not known here")
-        holds = combine(lambda a, b: float(COMPARISON[op](a, b)), left, right, matching)
+        holds = combine(lambda a, b: float(COMPARISON[op](a, b)), left, right)
         if not isinstance(holds, dict) or (how and how.return_bool):
             return holds
-        if not isinstance(left, dict):  # 0.5 < metric: the metric's values are kept
-            return {labels: right[labels] for labels in right if holds[nameless(labels)]}
-        if not isinstance(right, dict):
-            return {labels: left[labels] for labels in left if holds[nameless(labels)]}
-        return {labels: left[labels] for labels in left if holds.get(key(labels, matching))}
+        kept = left if isinstance(left, dict) else right  # 0.5 < metric: the metric's values are kept
+        return {labels: value for labels, value in kept.items() if holds.get(nameless(labels))}
 
 
 def combine(
-    op: Callable[[float, float], float],
-    left: float | Vector,
-    right: float | Vector,
-    matching: ast.LabelModifier | None = None,
+    op: Callable[[float, float], float], left: float | Vector, right: float | Vector
 ) -> float | Vector:
     """An operator between numbers, between a number and each value, or between the values of equal labels."""
     if not isinstance(left, dict) and not isinstance(right, dict):
@@ -175,34 +162,21 @@ def combine(
         return {nameless(labels): op(left, value) for labels, value in right.items()}
     if not isinstance(right, dict):
         return {nameless(labels): op(value, right) for labels, value in left.items()}
-
-    def by_key(vector: Vector) -> Vector:
-        keyed: Vector = {}
-        for labels, value in vector.items():
-            if key(labels, matching) in keyed:
-                raise ValueError("two series have the same labels there: add them up with sum(...) first")
-            keyed[key(labels, matching)] = value
-        return keyed
-
-    left, right = by_key(left), by_key(right)
+    left, right = by_labels(left), by_labels(right)
     return {labels: op(value, right[labels]) for labels, value in left.items() if labels in right}
 
 
-def key(labels: Labels, matching: ast.LabelModifier | None) -> Labels:
-    """What has to be equal on both sides of an operator: all labels, or those of `on (...)` or `ignoring (...)`."""
-    return nameless(labels) if matching is None else grouped(labels, matching)
+def by_labels(vector: Vector) -> Vector:
+    """The values by their labels without the name. Raises ValueError: two are equal then."""
+    keyed = {nameless(labels): value for labels, value in vector.items()}
+    if len(keyed) < len(vector):
+        raise ValueError("two series have the same labels there: add them up with sum(...) first")
+    return keyed
 
 
 def nameless(labels: Labels) -> Labels:
     """A computed value has no name any more."""
     return frozenset(pair for pair in labels if pair[0] != "__name__")
-
-
-def grouped(labels: Labels, modifier: ast.AggModifier | ast.LabelModifier | None) -> Labels:
-    """The labels that are left by `by (...)` and `on (...)`, or by `without (...)` and `ignoring (...)`; none: no label."""
-    names = set(modifier.labels) if modifier else set()
-    keep = not modifier or str(modifier.type).endswith(("By", "Include"))
-    return frozenset(pair for pair in nameless(labels) if (pair[0] in names) == keep)
 
 
 def matches(matcher: ast.Matcher, value: str) -> bool:
@@ -212,41 +186,7 @@ def matches(matcher: ast.Matcher, value: str) -> bool:
     return bool(re.fullmatch(matcher.value, value)) == (op == ast.MatchOp.Re)
 
 
-def histogram_quantile(q: float, buckets: Vector) -> Vector:
-    """The value that a share `q` of a histogram's observations stays below: in the bucket where it lies, on the straight line.
-
-    Args:
-        buckets: by `le`, how many observations were no larger. The last one is "+Inf".
-    """
-    histograms: dict[Labels, list[tuple[float, float]]] = {}
-    for labels, count in buckets.items():
-        le = dict(labels).get("le")
-        rest = frozenset(pair for pair in nameless(labels) if pair[0] != "le")
-        if le is not None:
-            histograms.setdefault(rest, []).append((float(le), count))
-    return {labels: quantile(q, sorted(histogram)) for labels, histogram in histograms.items()}
-
-
-def quantile(q: float, histogram: list[tuple[float, float]]) -> float:
-    """Of (upper end of a bucket, observations up to there); NaN without observations or without a last bucket."""
-    (last, total) = histogram[-1]
-    if last != math.inf or len(histogram) < 2 or not total > 0:
-        return math.nan
-    if not 0 <= q <= 1:
-        return math.copysign(math.inf, q - 0.5)
-    start = below = 0.0
-    for end, count in histogram:
-        if end == math.inf:
-            return start
-        if count >= q * total:
-            return start + (end - start) * (q * total - below) / (count - below) if end > 0 else end
-        start, below = end, count
-    return math.nan
-
-
 # ---------------------------------------------------------------------- functions of a range
-
-Samples = list[tuple[float, float]]
 
 
 def increase(samples: Samples, start: float, end: float) -> float | None:
@@ -278,14 +218,10 @@ def rate(samples: Samples, start: float, end: float) -> float | None:
     return None if grew is None else grew / (end - start)
 
 
-def over_time(summary: Callable[[list[float]], float]) -> Callable[[Samples, float, float], float]:
-    return lambda samples, start, end: float(summary([value for _, value in samples]))
-
-
 OVER_RANGE: dict[str, Callable[[Samples, float, float], float | None]] = {
     "rate": rate,
     "increase": increase,
-    "avg_over_time": over_time(lambda values: sum(values) / len(values)),
-    "max_over_time": over_time(max),
-    "min_over_time": over_time(min),
+    "avg_over_time": lambda samples, start, end: sum(v for _, v in samples) / len(samples),
+    "max_over_time": lambda samples, start, end: max(v for _, v in samples),
+    "min_over_time": lambda samples, start, end: min(v for _, v in samples),
 }

@@ -14,11 +14,12 @@ from starlette.routing import Route
 from phase4_scheduler.server.async_engine import AsyncEngine
 
 FOLDER = Path(__file__).parent
+PLACES = {"index.html": "/", "docs.html": "/docs"}
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 def page_routes(engine: AsyncEngine, name: str, can_chat: bool) -> list[Route]:
-    """`/`, what it loads from `/page/`, and `/live`.
+    """`/`, `/docs`, what they load from `/page/`, and `/live`.
 
     Args:
         name: of the model. can_chat: it has a chat template.
@@ -30,7 +31,7 @@ def page_routes(engine: AsyncEngine, name: str, can_chat: bool) -> list[Route]:
     routes = [Route("/live", live)]
     for file in sorted(FOLDER.iterdir()):
         if file.suffix in KINDS:
-            path = "/" if file.name == "index.html" else f"/page/{file.name}"
+            path = PLACES.get(file.name, f"/page/{file.name}")
             routes.append(Route(path, as_it_is(file)))
     return routes
 

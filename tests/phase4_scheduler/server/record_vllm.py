@@ -1,13 +1,14 @@
 """Send every shape to a server and keep what it answers: `vllm_0_32.json` is vLLM's side of the comparison.
 
-Start vLLM (the CPU build will do; float32, so that both sides choose the same tokens), twice, one after the other:
+Start vLLM (the CPU build will do; float32, so that both sides choose the same tokens), once with the options of each of
+SERVERS, one after the other:
 
     SERVE="python -m vllm.entrypoints.openai.api_server --model labkit/models/tales --served-model-name tales
            --port 8123 --max-model-len 512 --dtype float32 --block-size 32"
     HF_HUB_OFFLINE=1 VLLM_CPU_KVCACHE_SPACE=1 $SERVE
-    python -m tests.phase4_scheduler.server.record_vllm http://localhost:8123 --metrics
+    python -m tests.phase4_scheduler.server.record_vllm http://localhost:8123 plain --metrics
     HF_HUB_OFFLINE=1 VLLM_CPU_KVCACHE_SPACE=1 $SERVE --api-key secret
-    python -m tests.phase4_scheduler.server.record_vllm http://localhost:8123 --api-key
+    python -m tests.phase4_scheduler.server.record_vllm http://localhost:8123 guarded
 
 `--metrics` wants a server that has answered nothing yet: its counters start at 0.
 """
@@ -19,10 +20,11 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.phase4_scheduler.server.shapes import JSON, METRICS_LOAD, SHAPES
+from tests.phase4_scheduler.server.shapes import JSON, METRICS_LOAD, SERVERS, SHAPES
 
 ANSWERS = Path(__file__).with_name("vllm_0_32.json")
 METRICS = Path(__file__).with_name("vllm_0_32_metrics.txt")
+LONG = ("/metrics", "/openapi.json", "/docs")  # answers that are not kept
 
 
 def ask(base_url, shape):
@@ -41,16 +43,17 @@ def ask(base_url, shape):
     answer = {"status": response.status, "content_type": kind}
     if kind and kind.startswith("text/event-stream"):
         answer["events"] = [event(line) for line in text.split("\n\n") if line]
-    elif text and kind and kind.startswith("application/json"):
+    elif text and kind and kind.startswith("application/json") and shape.path not in LONG:
         answer["body"] = scrub(json.loads(text))
-    elif shape.path != "/metrics":
+    elif shape.path not in LONG:
         answer["body"] = text
     return answer
 
 
-def event(line):
-    """`data: {...}` as JSON; anything else, such as `data: [DONE]`, as it is."""
-    return scrub(json.loads(line[len("data: ") :])) if line.startswith("data: {") else line
+def event(text):
+    """`data: {...}` as JSON, also behind a line `event: ...`; anything else, such as `data: [DONE]`, as it is."""
+    before, mark, data = text.partition("data: {")
+    return scrub(json.loads("{" + data)) if mark and not before.strip().count("\n") else text
 
 
 def scrub(value, key=None):
@@ -59,9 +62,9 @@ def scrub(value, key=None):
         return {k: scrub(v, k) for k, v in value.items()}
     if isinstance(value, list):
         return [scrub(v) for v in value]
-    if key == "id" and isinstance(value, str):
+    if key in ("id", "item_id") and isinstance(value, str):
         return re.sub("[0-9a-f]{8}[0-9a-f-]*", "<hex>", value)
-    if key == "created":
+    if key in ("created", "created_at", "completed_at"):
         return f"<{type(value).__name__}>"
     if key == "system_fingerprint" and value is not None:
         return "<str>"
@@ -90,16 +93,15 @@ def record_metrics(base_url):
 def main():
     parser = argparse.ArgumentParser(description="Record a server's answers to every shape.")
     parser.add_argument("url")
-    parser.add_argument(
-        "--api-key", action="store_true", help="ask what is for the server with --api-key secret"
-    )
+    parser.add_argument("server", choices=SERVERS)
     parser.add_argument("--metrics", action="store_true", help="first record /metrics after a known load")
+    parser.add_argument("--new", action="store_true", help="ask only what has no answer yet")
     args = parser.parse_args()
     if args.metrics:
         record_metrics(args.url)
     answers = json.loads(ANSWERS.read_text())["answers"] if ANSWERS.exists() else {}
     for shape in SHAPES:
-        if shape.api_key == args.api_key:
+        if shape.server == args.server and not (args.new and shape.name in answers):
             answers[shape.name] = ask(args.url, shape)
     address = urlsplit(args.url)
     connection = http.client.HTTPConnection(address.hostname, address.port)

@@ -11,14 +11,24 @@ from tests.phase4_scheduler.server.fields import (
     COMPLETIONS,
     DETOKENIZE,
     DETOKENIZES,
+    RESPONSE,
+    RESPONSES,
     SAMPLED,
     TOKENIZE,
     TOKENIZES,
+    TOOL_CALLS,
+    TOOLS,
     TWO,
     USAGE,
 )
 
 JSON = {"content-type": "application/json"}
+SERVERS = {
+    "plain": (),
+    "guarded": ("--api-key", "secret"),
+    "with tools": ("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+}
+"""Options of the servers that are asked."""
 
 
 @dataclass(frozen=True)
@@ -28,21 +38,22 @@ class Shape:
     path: str
     body: object = None  # JSON; bytes are sent as they are
     headers: tuple[tuple[str, str], ...] = ()
-    api_key: bool = False  # for the server that was started with --api-key secret
+    server: str = "plain"  # which of SERVERS gets it
     sampled: bool = False
 
 
-def posts(label, path, base, table, sampled=False):
+def posts(label, path, base, table, **more):
     """One shape for each row of a table: `base` with the row's fields."""
     for name, fields in table.items():
         body = {key: value for key, value in (base | fields).items() if value is not ABSENT}
-        yield Shape(f"{label}: {name}", "POST", path, body, sampled=sampled)
+        yield Shape(f"{label}: {name}", "POST", path, body, **more)
 
 
 def without_bodies():
     """Paths and methods."""
     served = ["/v1/models", "/health", "/version", "/load", "/ping", "/metrics", "/v1/completions"]
     served += ["/v1/chat/completions", "/tokenize", "/detokenize", "/health?deep=1"]
+    served += ["/v1/responses", "/v1/responses/resp_1", "/openapi.json", "/docs"]
     unknown = [
         "/",
         "/v1",
@@ -113,7 +124,7 @@ def with_api_key():
     for method, path, body in asked:
         for name, key in keys.items():
             headers = (("authorization", key),) if key else ()
-            yield Shape(f"{method.lower()} {path} with {name}", method, path, body, headers, api_key=True)
+            yield Shape(f"{method.lower()} {path} with {name}", method, path, body, headers, "guarded")
 
 
 SHAPES = [
@@ -121,6 +132,8 @@ SHAPES = [
     *posts("completions", "/v1/completions", COMPLETION, SAMPLED, sampled=True),
     *posts("chat", "/v1/chat/completions", CHAT, BOTH | CHATS),
     *posts("chat", "/v1/chat/completions", CHAT, SAMPLED, sampled=True),
+    *posts("tools", "/v1/chat/completions", CHAT | {"tools": TOOLS}, TOOL_CALLS, server="with tools"),
+    *posts("responses", "/v1/responses", RESPONSE, RESPONSES),
     *posts("tokenize", "/tokenize", TOKENIZE, TOKENIZES),
     *posts("detokenize", "/detokenize", DETOKENIZE, DETOKENIZES),
     *without_bodies(),

@@ -7,14 +7,12 @@ import tracemalloc
 import pytest
 from starlette.exceptions import HTTPException
 
-from phase4_scheduler.serve import build_parser
-from phase4_scheduler.server.app import AllowedHosts, ApiKey
 from phase4_scheduler.server.bodies import longest_body, read_body
+from phase4_scheduler.server.middleware import ApiKey, trusting
 from phase4_scheduler.server.protocol import (
     ApiError,
     ChatCompletionRequest,
     CompletionRequest,
-    TokenizeRequest,
 )
 
 CONTEXT = 1024
@@ -51,12 +49,6 @@ def test_memory_grows_with_the_bytes_that_were_sent(field, item):
         for value in (inner, f"[{inner}]"):
             raw = body_of(field, value).ljust(2**20)
             assert peak(KINDS[field], raw) <= 20 * len(raw)
-
-
-@pytest.mark.parametrize("value", ["1", '"x"', "1.5", "{}"])
-def test_a_wrong_bias_costs_no_more_than_its_bytes(value):
-    raw = body_of("logit_bias", "{" + ",".join(f'"t{i}": {value}' for i in range(10_000)) + "}")
-    assert peak(CompletionRequest, raw) <= 20 * len(raw)
 
 
 @pytest.mark.parametrize(
@@ -103,12 +95,6 @@ def test_the_first_mistake_is_named(fields, param, message):
     assert caught.value.body["error"]["param"] == param and caught.value.status == 400
 
 
-def test_tokenize_reads_messages_as_chat_does():
-    raw = body_of("content", '[{"type": "text", "text": "x"}]')
-    asked = [read_body(kind, raw, CONTEXT) for kind in (ChatCompletionRequest, TokenizeRequest)]
-    assert asked[0].messages == asked[1].messages
-
-
 # ---------------------------------------------------------------------- who may ask
 
 
@@ -128,31 +114,23 @@ def status_of(app, path="/v1/models", **headers):
     return found[0]
 
 
-LOCAL = [
-    "localhost",
-    "localhost:8000",
-    "LOCALHOST:1",
-    "localhost.",
-    "a.localhost:8",
-    "127.0.0.1",
-    "127.0.0.1:8000",
-]
-LOCAL += ["[::1]:8000", "[::1]", "10.1.2.3:80", "gpu.example:8000", "GPU.example", ""]
-FOREIGN = [
-    "evil.example",
-    "localhost.evil.example",
-    "127.0.0.1.evil.example:80",
-    "x",
-    "[::1",
-    "localhost@evil.example",
-    "é",
-]
-
-
-@pytest.mark.parametrize("host, status", [*((h, 200) for h in LOCAL), *((h, 403) for h in FOREIGN)])
+@pytest.mark.parametrize(
+    "host, status",
+    [
+        *(
+            (host, 200)
+            for host in ("localhost:8000", "LOCALHOST:1", "a.localhost:8", "127.0.0.1:8000", "[::1]:8000")
+        ),
+        *((host, 200) for host in ("localhost", "gpu.example:8000", "GPU.example")),
+        *(
+            (host, 400)
+            for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "x")
+        ),
+        *((host, 400) for host in ("[::1", "localhost@evil.example", "é", "10.1.2.3:80", "")),
+    ],
+)
 def test_a_page_that_rebinds_its_name_to_this_machine_reads_nothing(host, status):
-    headers = {"host": host} if host else {}
-    assert status_of(lambda app: AllowedHosts(app, ["gpu.example"]), **headers) == status
+    assert status_of(lambda app: trusting(app, ["gpu.example"]), host=host) == status
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/completions", "/tokenize", "/detokenize"])
@@ -160,8 +138,3 @@ def test_the_key_guards_whatever_takes_a_body(path):
     assert status_of(lambda app: ApiKey(app, "secret"), path) == 401
     assert status_of(lambda app: ApiKey(app, "secret"), path, authorization="Bearer secret") == 200
     assert status_of(lambda app: ApiKey(app, "secret"), "/health") == 200
-
-
-def test_help_says_what_the_key_guards():
-    text = " ".join(build_parser().format_help().split())
-    assert "calls of /v1, /tokenize and /detokenize must carry it" in text and "--allowed-hosts" in text

@@ -5,19 +5,7 @@ import asyncio
 import pytest
 
 from labkit.errors import LabError
-from phase4_scheduler.server.client import Answer, running_server, send_all, take
-
-
-def test_chunks_of_both_endpoints_become_one_answer():
-    answer = Answer(0.0)
-    take(answer, {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
-    take(answer, {"choices": [{"delta": {"content": "One"}, "finish_reason": None}]})
-    take(answer, {"choices": [{"text": " day", "finish_reason": "length"}]})
-    take(answer, {"choices": [], "usage": {"completion_tokens": 2}})
-    assert (answer.text, len(answer.times), answer.finish_reason) == ("One day", 2, "length")
-    assert answer.usage == {"completion_tokens": 2}
-    take(answer, {"error": {"message": "the engine process has ended"}})
-    assert answer.error == "the engine process has ended"
+from phase4_scheduler.server.client import running_server, send_all
 
 
 @pytest.mark.proof

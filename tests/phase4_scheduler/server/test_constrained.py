@@ -1,6 +1,8 @@
 """Structured output and tools over HTTP, with the openai package and by hand; what is not done is refused by its name."""
 
+import http.client
 import json
+from urllib.parse import urlsplit
 
 import jsonschema
 import openai
@@ -57,11 +59,6 @@ def test_every_kind_of_constraint(server):
 @pytest.mark.parametrize(
     "fields, message, param",
     [
-        ({"structured_outputs": {"regex": "[a-"}}, "unclosed character class", None),
-        ({"structured_outputs": {}}, "no constraint", None),
-        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "give one of", None),
-        ({"structured_outputs": {"colour": "red"}}, "colour", None),
-        ({"response_format": {"type": "json_schema"}}, "needs json_schema", "response_format"),
         ({"response_format": {"type": "structural_tag"}}, "structures", None),
         ({"use_beam_search": True, "n": 2, "temperature": 0}, "use_beam_search is not supported", "use_beam_search"),
         ({"logprob_token_ids": [1], "logprobs": 1}, "logprob_token_ids is not", "logprob_token_ids"),
@@ -115,6 +112,24 @@ def test_auto_needs_a_parser_and_leaves_text_alone(client, server):
         assert status == 400 and "--tool-call-parser" in json.loads(text)["error"]["message"]
 
 
+def test_responses_of_the_openai_package(client):
+    """Whole and streamed, with instructions, a conversation, a schema."""
+    asked = dict(model="tales", max_output_tokens=60, temperature=0, instructions="You are a fox.")
+    whole = client.responses.create(input="Who is there?", **asked)
+    assert whole.status == "incomplete" and whole.usage.output_tokens == 60
+    *events, ended = client.responses.create(input="Who is there?", stream=True, **asked)
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
+    assert ended.type == "response.completed" and ended.response.output_text == whole.output_text
+    form = {"format": {"type": "json_schema", "name": "hero", "schema": SCHEMA}}
+    compact = {"extra_body": {"structured_outputs": {"disable_any_whitespace": True}}}
+    talk = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "A queen."}]
+    hero = client.responses.create(
+        input=[*talk, {"role": "user", "content": "?"}], text=form, **asked, **compact
+    )
+    jsonschema.validate(json.loads(hero.output_text), SCHEMA)
+    assert hero.status == "completed" and hero.text.format.schema_ == SCHEMA
+
+
 def test_the_model_by_its_name_and_the_description_of_the_calls(client, server):
     assert client.models.retrieve("tales").id == "tales"
     with pytest.raises(openai.NotFoundError):
@@ -122,4 +137,15 @@ def test_the_model_by_its_name_and_the_description_of_the_calls(client, server):
     status, text = server.call("/openapi.json")
     schemas = json.loads(text)["components"]["schemas"]
     assert status == 200 and "structured_outputs" in schemas["CompletionRequest"]["properties"]
-    assert server.call("/nothing")[0] == 404
+
+
+def test_a_load_balancer_that_asks_is_told_the_load(server):
+    for form, begins in (
+        ("TEXT", "TEXT named_metrics.kv_cache_usage_perc=0"),
+        ("JSON", 'JSON {"named_metrics":{"kv'),
+    ):
+        connection = http.client.HTTPConnection(urlsplit(server.address).netloc, timeout=60)
+        headers = {"content-type": "application/json", "endpoint-load-metrics-format": form}
+        connection.request("POST", "/v1/completions", json.dumps(PROMPT | {"max_tokens": 1}), headers)
+        assert connection.getresponse().getheader("endpoint-load-metrics").startswith(begins)
+        connection.close()

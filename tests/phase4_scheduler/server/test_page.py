@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 
 from phase4_scheduler.server.client import running_server
-from phase4_scheduler.server.page import FOLDER
+from phase4_scheduler.server.page import FOLDER, KINDS, PLACES
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
 pytestmark = pytest.mark.proof
@@ -243,14 +243,22 @@ def test_the_key_is_asked_for_and_a_server_that_is_gone_is_told(open_page):
     until(page, "article:first-child .state", re.compile("^The server does not answer"))
 
 
+def test_the_fields_of_the_calls_are_told(server, browser):
+    page = browser.new_page()
+    page.goto(f"{server.address}/docs")
+    until(page, "h2 >> nth=0", "POST /v1/completions")
+    assert "max_tokensinteger or null16" in page.locator("table").first.text_content()
+    assert page.locator("h2").count() == 5
+    page.close()
+
+
 def test_every_file_is_served_and_none_asks_another_host(server):
-    kinds = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-    files = [file for file in FOLDER.iterdir() if file.suffix in kinds]
+    files = [file for file in FOLDER.iterdir() if file.suffix in KINDS]
     assert len(files) >= 7
     for file in files:
-        path = "/" if file.name == "index.html" else f"/page/{file.name}"
+        path = PLACES.get(file.name, f"/page/{file.name}")
         with urllib.request.urlopen(server.address + path, timeout=60) as answer:
-            assert answer.headers["content-type"].startswith(kinds[file.suffix])
+            assert answer.headers["content-type"].startswith(KINDS[file.suffix])
             assert answer.read() == file.read_bytes()
         text = file.read_text(encoding="utf-8").replace('xmlns="http://www.w3.org/2000/svg"', "")
         assert "//" not in re.sub(r"(?m)(^|\s)// .*$", "", text), f"{file.name} names another host"

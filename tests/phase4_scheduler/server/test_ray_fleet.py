@@ -54,34 +54,44 @@ def written(server):
     return [float(count) for _, count in sorted(found)]
 
 
+def lose(server, find):
+    """Kill the processes that `find()` gives while answers are under way: they end with an error, the others are right."""
+
+    async def run():
+        under_way = asyncio.create_task(answers(server, 200))
+        await asyncio.sleep(0.5)
+        for process in find():
+            process.kill()
+        return await under_way
+
+    texts = asyncio.run(run())
+    assert all(answer.error or answer.text == text for answer, text in zip(texts, expected(200), strict=True))
+    assert sum(answer.error is None for answer in texts) >= 3
+
+
+def until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "the replica did not come back"
+        time.sleep(0.2)
+
+
+def replicas_of(process):
+    return [p for p in psutil.Process(process.pid).children(recursive=True) if "ray::Replica" in p.name()]
+
+
 @pytest.mark.proof
 def test_two_replicas_answer_as_one_engine_and_a_killed_one_comes_back(server):
     assert [answer.text for answer in asyncio.run(answers(server, 20))] == expected(20)
     assert written(server) == [60, 60]
+    lose(server, lambda: replicas_of(server.process)[:1])
+    before, right = written(server), expected(5)
 
-    async def kill_one():
-        under_way = asyncio.create_task(answers(server, 200))
-        await asyncio.sleep(0.5)
-        actors = [
-            p
-            for p in psutil.Process(server.process.pid).children(recursive=True)
-            if "ray::Replica" in p.name()
-        ]
-        actors[0].kill()
-        return await under_way
+    def both_write():
+        assert [a.text for a in asyncio.run(answers(server, 5))] == right
+        return all(now > then for now, then in zip(written(server), before, strict=True))
 
-    texts, right = asyncio.run(kill_one()), expected(200)
-    assert all(answer.error or answer.text == text for answer, text in zip(texts, right, strict=True))
-    assert sum(answer.error is None for answer in texts) >= 3
-
-    right_now, before, deadline = expected(5), written(server), time.monotonic() + 60
-    while min(now - then for now, then in zip(written(server), before, strict=True)) == 0:
-        assert time.monotonic() < deadline, "the replica did not come back"
-        assert [a.text for a in asyncio.run(answers(server, 5))] == right_now
-
-
-def replicas_of(node):
-    return [p for p in psutil.Process(node.pid).children(recursive=True) if "ray::Replica" in p.name()]
+    until(both_write)
 
 
 @pytest.fixture
@@ -118,23 +128,9 @@ def two_nodes(monkeypatch):
 def test_a_lost_node_takes_no_answer_of_the_other_with_it(two_nodes):
     server, nodes = two_nodes
     assert [len(replicas_of(node)) for node in nodes] == [1, 1]
-    right = expected(200)
-
-    async def lose_one():
-        under_way = asyncio.create_task(answers(server, 200))
-        await asyncio.sleep(0.5)
-        for process in psutil.Process(nodes[1].pid).children(recursive=True):
-            process.kill()
-        return await under_way
-
-    texts = asyncio.run(lose_one())
-    assert all(answer.error or answer.text == text for answer, text in zip(texts, right, strict=True))
-    assert sum(answer.error is None for answer in texts) >= 3
+    lose(server, lambda: psutil.Process(nodes[1].pid).children(recursive=True))
     assert [a.text for a in asyncio.run(answers(server, 5))] == expected(5)
-    deadline = time.monotonic() + 60
-    while len(replicas_of(nodes[0])) < 2:  # Ray starts it again on the node that is left
-        assert time.monotonic() < deadline, "the replica did not come back"
-        time.sleep(0.2)
+    until(lambda: len(replicas_of(nodes[0])) == 2)  # Ray starts it again on the node that is left
 
 
 @pytest.mark.proof

@@ -46,7 +46,9 @@ def test_the_answers_are_not_all_empty():
         ("vllm:running % 2", "% is not known here"),
         ("topk(1, vllm:running)", "not known here"),
         ("vllm:seconds_sum[5s]", "not known here"),
-        ("sum(vllm:running) + on(kind) vllm:tokens_total", "add them up"),
+        ("vllm:running + on(kind) vllm:tokens_total", "add the labels up with sum"),
+        ('vllm:running + vllm:running{engine="0"} * 0 or vllm:tokens_total offset 5s', "offset is not known"),
+        ("sum without (kind) (vllm:running)", "with by"),
     ],
 )
 def test_what_is_not_known_is_refused_in_one_line(recording, text, says):

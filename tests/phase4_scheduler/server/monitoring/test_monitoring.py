@@ -83,14 +83,6 @@ def test_prometheus_can_read_its_configuration(tool):
     assert ran.returncode == 0 and "8 rules found" in ran.stdout, ran.stdout + ran.stderr
 
 
-def test_a_dashboard_of_panels_that_do_not_overlap():
-    panels = DASHBOARD["panels"]
-    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
-    assert len({panel["id"] for panel in panels}) == len(set(places)) == len(panels)
-    assert all(panel["gridPos"] | {"x": 0, "y": 0} == {"x": 0, "y": 0, "w": 8, "h": 8} for panel in panels)
-    assert all(x % 8 == 0 and x < 24 and y % 8 == 0 for x, y in places)
-
-
 # ---------------------------------------------------------------------- a live run
 
 

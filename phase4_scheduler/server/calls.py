@@ -1,0 +1,263 @@
+"""One call that generates text: its prompts go to the engine, its answers come back, whole or as a stream.
+
+`Completion` and `Chat` are kinds of it: they say what the prompts are and how an answer is written down.
+
+Source: vllm/entrypoints/openai/completion/serving.py and chat_completion/serving.py.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
+from typing import Any, ClassVar
+
+from phase1_tokens_embeddings.tokens import Tokenizer
+from phase4_scheduler.engine.outputs import CompletionOutput, RequestOutput
+from phase4_scheduler.engine.request import Request
+from phase4_scheduler.server.async_engine import AsyncEngine
+from phase4_scheduler.server.protocol import FINGERPRINT, NOT_HERE, ApiError, Generation, full_usage, usage
+
+LOWEST_LOGPROB = -9999.0  # JSON has no minus infinity
+Piece = tuple[dict[str, Any] | None, dict[str, Any], int]
+
+
+class Call:
+    """What the kinds of calls have in common.
+
+    Attributes:
+        PREFIX: of the id. WHOLE, CHUNK: `object` of an answer and of a piece of a stream. END: of a stream. USAGE: what
+            usage in every piece has besides.
+        prompts: token ids of each prompt. accepted: for each the request that the engine has taken.
+    """
+
+    PREFIX = WHOLE = CHUNK = ""
+    END = b"data: [DONE]\n\n"
+    USAGE: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, engine: AsyncEngine, request: Generation, model: str) -> None:
+        self.arrival_time = time.perf_counter()
+        self.engine, self.request, self.tokenizer = engine, request, engine.tokenizer
+        self.limit = engine.limits.max_model_len
+        request.n = 1 if request.n is None else request.n
+        self.request_id = f"{self.PREFIX}{request.request_id or uuid.uuid4().hex[:16]}"
+        self.head = {"id": self.request_id, "created": int(time.time()), "model": model}
+        self.prompts: list[list[int]] = []
+        self.accepted: list[Request] = []
+
+    async def prepare(self) -> None:
+        """Tokenise and check everything, before a stream has begun and its status cannot be changed any more.
+
+        Raises:
+            ValueError, ApiError: it cannot be served.
+        """
+        raise NotImplementedError
+
+    def choice(self, number: int, output: RequestOutput, part: CompletionOutput) -> dict[str, Any]:
+        """A whole answer to the prompt of this number."""
+        raise NotImplementedError
+
+    def pieces(
+        self, index: int, number: int, output: RequestOutput, part: CompletionOutput
+    ) -> Iterator[Piece]:
+        """What is new of answer `index` in a stream: choices (None: tokens that say nothing yet), fields beside each, new tokens."""
+        raise NotImplementedError
+
+    def beside(self, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
+        """More fields of a whole answer."""
+        return {}
+
+    # ------------------------------------------------------------------ prompts
+
+    async def read(self, prompts: Sequence[str | list[int]]) -> None:
+        """Tokenise and cut prompts, one after the other."""
+        for prompt in prompts:
+            ids = await self.encode(prompt) if isinstance(prompt, str) else prompt
+            self.prompts.append(self.truncated(ids))
+
+    async def accept(
+        self,
+        max_tokens: int | None,
+        logprobs: int | None,
+        prompt_logprobs: int | None,
+        name: str = "max_tokens",
+    ) -> None:
+        """Have the engine check a request for each prompt. `name`: of the field that says `max_tokens`."""
+        r = self.request
+        for ids in self.prompts:
+            limits = (self.answer_room(ids, max_tokens, name), logprobs, prompt_logprobs)
+            if r.constraint() is None:
+                params = r.params(*limits)
+            else:  # a grammar is checked: that may take 0.3 s
+                params = await asyncio.to_thread(r.params, *limits)
+            self.accepted.append(
+                await self.engine.accept(self.request_id, ids, params, self.arrival_time, r.priority)
+            )
+
+    async def encode(self, text: str) -> list[int]:
+        """Tokens of a prompt. A text that cannot fit the context is refused before the work of tokenising it."""
+        if self.request.truncate_prompt_tokens is None and len(text) > self.limit * self.engine.longest_token:
+            raise ApiError(
+                f"the prompt has {len(text):,} characters, far more than a context of {self.limit:,} tokens holds: "
+                "shorten it",
+                "input_text",
+            )
+        return await self.engine.encode(text)
+
+    def truncated(self, ids: list[int]) -> list[int]:
+        """As many of a prompt's tokens as its client wants: the last ones, unless it says otherwise."""
+        most = self.request.truncate_prompt_tokens
+        if most is None:
+            return ids
+        if most > self.limit:
+            raise ApiError(
+                f"truncate_prompt_tokens is {most:,}: the context holds {self.limit:,}",
+                "truncate_prompt_tokens",
+            )
+        most = self.limit - 1 if most == -1 else most
+        return ids[:most] if self.request.truncation_side == "right" else ids[max(0, len(ids) - most) :]
+
+    def answer_room(self, ids: Sequence[int], max_tokens: int | None, name: str) -> int:
+        """Most tokens of the answer: what was asked for, or what the context leaves."""
+        if len(ids) > self.limit:
+            raise ApiError(
+                f"the prompt has {len(ids):,} tokens, the context holds {self.limit:,}: shorten it",
+                "input_tokens",
+            )
+        if max_tokens is not None and max_tokens > self.limit:
+            raise ApiError(f"{name} is {max_tokens:,}: the context holds {self.limit:,}", name)
+        room = self.limit - len(ids)
+        wanted = room if max_tokens is None else min(max_tokens, room)
+        if wanted < 1:
+            raise ApiError(f"max_tokens would be {wanted}: it must be at least 1", "max_tokens")
+        return wanted
+
+    # ------------------------------------------------------------------ answers
+
+    async def whole(self) -> dict[str, Any]:
+        tasks = [asyncio.create_task(collect(self.engine.generate(request))) for request in self.accepted]
+        try:
+            outputs = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:  # if one failed, the others are of no use
+                task.cancel()
+        parts = [(number, output, part) for number, output in enumerate(outputs) for part in output.outputs]
+        written = sum(len(part.token_ids) for _, _, part in parts)
+        return {
+            **self.head,
+            "object": self.WHOLE,
+            "choices": [{"index": index, **self.choice(*each)} for index, each in enumerate(parts)],
+            "usage": full_usage(sum(map(len, self.prompts)), written, self.engine.cached(outputs[-1])),
+            **NOT_HERE,
+            "system_fingerprint": FINGERPRINT,
+            **self.beside(outputs),
+        }
+
+    async def stream(self) -> AsyncIterator[dict[str, Any]]:
+        """Chunks as they come: one for each answer that grew, at the end the usage."""
+        head, options = {**self.head, "object": self.CHUNK}, self.request.stream_options
+        include_usage = bool(options and options.include_usage)
+        continuous = include_usage and bool(options.continuous_usage_stats)
+        written, cached = [0] * (self.request.n * len(self.accepted)), None
+        async with aclosing(merge([self.engine.generate(request) for request in self.accepted])) as outputs:
+            async for number, output in outputs:
+                cached = self.engine.cached(output)
+                for part in output.outputs:
+                    index = number * self.request.n + part.index
+                    for choice, fields, num_tokens in self.pieces(index, number, output, part):
+                        written[index] += num_tokens
+                        if choice is None:
+                            continue
+                        chunk = {**head, "choices": [{"index": index, **choice}], **fields}
+                        if continuous:
+                            chunk["usage"] = usage(len(self.prompts[number]), written[index]) | self.USAGE
+                        if choice["finish_reason"] is not None and not include_usage:
+                            chunk["system_fingerprint"] = FINGERPRINT
+                        yield chunk
+        if include_usage:
+            total = usage(sum(map(len, self.prompts)), sum(written), cached)
+            yield {**head, "choices": [], "usage": total, "system_fingerprint": FINGERPRINT}
+
+    # ------------------------------------------------------------------ log probabilities
+
+    def spell(self, token: int) -> str:
+        """How log probabilities name a token: by its text, or as "token_id:17"."""
+        if self.request.return_tokens_as_token_ids:
+            return f"token_id:{token}"
+        return spelled(self.tokenizer, token)
+
+    def described(self, logprobs: list[dict[int, float] | None] | None) -> list[dict[str, Any] | None] | None:
+        """Log probabilities of a prompt in vLLM's own form. The first token has none."""
+        if logprobs is None:
+            return None
+
+        def entry(token: int, value: float, rank: int) -> dict[str, Any]:
+            text = spelled(self.tokenizer, token)
+            return {"logprob": max(value, LOWEST_LOGPROB), "rank": rank, "decoded_token": text}
+
+        return [
+            found and {str(token): entry(token, value, ranks[token]) for token, value in found.items()}
+            for found, ranks in ((found, found.ranks() if found else {}) for found in logprobs)
+        ]
+
+
+def spelled(tokenizer: Tokenizer, token: int) -> str:
+    """A token as text; "" if it is no whole character."""
+    try:
+        return tokenizer.decode_bytes([token]).decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+async def collect(outputs: AsyncIterator[RequestOutput]) -> RequestOutput:
+    """All outputs of a request as one."""
+    whole: RequestOutput | None = None
+    async with aclosing(outputs):
+        async for output in outputs:
+            raise_error(output)
+            if whole is None:
+                whole = output
+            else:
+                whole.add(output)
+    return whole
+
+
+async def merge(streams: list[AsyncIterator[RequestOutput]]) -> AsyncIterator[tuple[int, RequestOutput]]:
+    """Several streams as one, each output with the number of its stream."""
+    queue: asyncio.Queue[tuple[int, RequestOutput] | Exception | None] = asyncio.Queue()
+
+    async def drain(number: int, stream: AsyncIterator[RequestOutput]) -> None:
+        try:
+            async with aclosing(stream) as outputs:
+                async for output in outputs:
+                    raise_error(output)
+                    queue.put_nowait((number, output))
+            queue.put_nowait(None)
+        except Exception as error:
+            queue.put_nowait(error)
+
+    if len(streams) == 1:  # without a queue between
+        async with aclosing(streams[0]) as outputs:
+            async for output in outputs:
+                raise_error(output)
+                yield 0, output
+        return
+    tasks = [asyncio.create_task(drain(i, stream)) for i, stream in enumerate(streams)]
+    try:
+        left = len(tasks)
+        while left:
+            item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                left -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def raise_error(output: RequestOutput) -> None:
+    if output.error is not None:
+        raise ApiError(output.error, status=500, kind="InternalServerError")
