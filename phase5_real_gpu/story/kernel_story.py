@@ -23,8 +23,7 @@ from phase5_real_gpu.measuring.kernel_peers import (
     TRITON,
     Runner,
 )
-from phase5_real_gpu.measuring.measurements import Bench, Limits, Measurement
-from phase5_real_gpu.measuring.reference_files import known_references
+from phase5_real_gpu.measuring.measurements import Bench, Limits
 from phase5_real_gpu.story.kernel_figures import draw_kernels
 from phase5_real_gpu.story.kernel_gates import put_gates
 from phase5_real_gpu.story.ladder_story import ladder_cases, ladder_runners, show_ladder
@@ -166,7 +165,6 @@ def on_gpu(lab: Lab, bench: Bench) -> None:
     lab.title("All figures")
     show_results(lab, bench)
     if mine := bench.found.get(cases.DECODE_B64.name):
-        beside_published(lab, mine)
         layers = SHAPES["llama-3-8b"].num_layers
         step_ms = mine.value * layers / 1000
         lab.say(f"""What it means: Llama-3 8B has {layers} such layers, so for 64 users with 4k tokens each attention takes
@@ -215,18 +213,3 @@ def write_cases(bench: Bench, case: WriteCase, ours: bool) -> None:
         if prefix + case.name not in bench.found:
             run = partial(measure_write, bench, write, prefix, title, case)
             bench.attempt(f"{title}, {case.title}", lambda run=run: bench.add(run()))
-
-
-def beside_published(lab: Lab, mine: Measurement) -> None:
-    """The large decode case beside vLLM's own kernel on other people's cards."""
-    rows = [("yours", mine)]
-    rows += [
-        (r.title, m) for r in known_references()[0] if r.origin == "published" and (m := r.get(mine.name))
-    ]
-    lab.table(
-        f"{cases.DECODE_B64.title}: how near to the pace of the memory?",
-        ["kernel and card", "us", "share"],
-        [[title, m.value, f"{m.share_of_limit:.0%}"] for title, m in rows],
-        note="""Microseconds of two cards say which memory is faster. The share says how good a kernel is: yours of the pace
-            measured here, theirs of the data sheet's, which is a little higher than what any program reaches.""",
-    )

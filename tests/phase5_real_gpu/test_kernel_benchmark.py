@@ -319,7 +319,7 @@ def test_script_on_a_cpu(run_script, tmp_path):
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="needs Triton's interpreter")
-def test_the_gpu_story_in_the_interpreter(lab, monkeypatch, capsys):
+def test_the_gpu_story_in_the_interpreter(lab, monkeypatch):
     """Every line of it but the launches: tiny cases, calls in place of a recorded graph, a CPU's clock."""
     for name, case in list(vars(kernel_cases).items()):
         if isinstance(case, AttentionCase):
@@ -345,5 +345,3 @@ def test_the_gpu_story_in_the_interpreter(lab, monkeypatch, capsys):
     assert all("FlashInfer" in what for what in bench.left_out), bench.left_out
     assert {"triton-vs-python", "fp8-against-bf16"} <= {p.claim for p in lab.predictions}
     assert {f.name for f in lab.figures} == {"kernel_benchmark.png", "decode_ladder_measured.png"}
-    shown = capsys.readouterr().out
-    assert "on an RTX 4090" in shown and "90%" in shown  # vLLM's published figure stands beside ours
