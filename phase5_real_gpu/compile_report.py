@@ -38,8 +38,7 @@ def story(lab: Lab) -> None:
     lab.title("What neither the interpreter nor the compiler can tell")
     lab.table("It needs a card", ["what", "why"], list(NOT_CAUGHT.items()))
     lab.record(compiled=[asdict(c) for c in compiled], not_caught=NOT_CAUGHT)
-    if any(c.registers for c in engine):
-        lab.figure(chapters.draw(engine), "compile_report")
+    lab.figure(chapters.draw(engine), "compile_report")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,11 +1,9 @@
 """What a compiled kernel takes of a card: read from the compiler's output and from the machine code itself."""
 
 import re
-import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from phase5_real_gpu.kernels.split_rule import programs_that_fit
@@ -49,7 +47,7 @@ class Compiled:
         registers: of a thread; 255 is the most. stack: bytes of a thread that lie in memory instead.
         spills: instructions that move registers to memory and back. spills_in_loops: those of them that run
             again and again. single_conversions: instructions that convert one number between formats, where others
-            convert two. All five None without `cuobjdump`.
+            convert two. All five 0 where the compiler refused.
         shared: bytes of shared memory of a program.
         mma, wgmma, tcgen05: matrix instructions: of 32 threads, of 128 (sm_90), of the unit itself (sm_100).
         async_copies: instructions that start to fetch and do not wait. waits: for each point where the code
@@ -65,11 +63,11 @@ class Compiled:
     dtype: str
     num_warps: int = 0
     num_stages: int = 0
-    registers: int | None = None
-    stack: int | None = None
-    spills: int | None = None
-    spills_in_loops: int | None = None
-    single_conversions: int | None = None
+    registers: int = 0
+    stack: int = 0
+    spills: int = 0
+    spills_in_loops: int = 0
+    single_conversions: int = 0
     shared: int = 0
     mma: int = 0
     wgmma: int = 0
@@ -89,7 +87,7 @@ class Compiled:
     @property
     def programs_per_multiprocessor(self) -> int | None:
         """How many programs one multiprocessor holds, by registers, shared memory and threads."""
-        if self.registers is None or not self.fits:
+        if not self.fits:
             return None
         limits = LIMITS[self.capability]
         return programs_that_fit(
@@ -115,29 +113,16 @@ def read_code(asm: Any) -> dict[str, Any]:
     ) | read_machine_code(asm["cubin"])
 
 
-def cuobjdump() -> str | None:
-    """The tool that looks into machine code. Triton's wheel carries it."""
-    import triton
-
-    own = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    return str(own) if own.is_file() else shutil.which("cuobjdump")
-
-
 def read_machine_code(cubin: bytes) -> dict[str, int]:
-    """Registers, stack and spills of a compiled kernel; empty where `cuobjdump` is missing or fails."""
-    if (tool := cuobjdump()) is None:
-        return {}
+    """Registers, stack and spills of a compiled kernel, as `cuobjdump` tells them, which Triton's wheel brings."""
+    from triton import knobs
+
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        try:
-            command = [tool, "-res-usage", "-sass", file.name]
-            text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        except (OSError, subprocess.CalledProcessError):
-            return {}
+        command = [knobs.nvidia.cuobjdump.path, "-res-usage", "-sass", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     usage = re.search(r"REG:(\d+) STACK:(\d+)", text)
-    if usage is None:
-        return {}
     spills, in_loops = count_spills(text)
     return dict(
         registers=int(usage[1]),

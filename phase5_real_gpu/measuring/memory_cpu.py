@@ -21,11 +21,11 @@ SYSTEM_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 @dataclass(frozen=True)
 class Point:
-    """Measured on a working set of `size` bytes: GB/s in order, and nanoseconds for one jump (None: not taken)."""
+    """Measured on a working set of `size` bytes: GB/s in order, and nanoseconds for one jump."""
 
     size: int
     gb_s: float
-    jump_ns: float | None = None
+    jump_ns: float
 
 
 def cache_sizes(folder: Path = SYSTEM_CACHES) -> dict[str, int]:
@@ -143,8 +143,6 @@ def by_level(points: Sequence[Point], caches: dict[str, int]) -> dict[str, Point
         here = [p for p in points if level_of(p.size, caches) == name]
         if here:
             speeds = sorted(p.gb_s for p in here)
-            jumps = sorted(p.jump_ns for p in here if p.jump_ns is not None)
-            found[name] = Point(
-                caches.get(name, 0), speeds[len(speeds) // 2], jumps[len(jumps) // 2] if jumps else None
-            )
+            jumps = sorted(p.jump_ns for p in here)
+            found[name] = Point(caches.get(name, 0), speeds[len(here) // 2], jumps[len(here) // 2])
     return found

@@ -69,8 +69,7 @@ def matrix_instructions(c: Compiled) -> str:
 def _row(name: str, c: Compiled) -> list[Any]:
     if c.error:
         return [name, *[None] * 8]
-    spills = None if c.spills is None else f"{c.spills_in_loops} / {c.spills}"
-    return [name, c.registers, spills, round(c.shared / KB), matrix_instructions(c), c.async_copies,
+    return [name, c.registers, f"{c.spills_in_loops} / {c.spills}", round(c.shared / KB), matrix_instructions(c), c.async_copies,
             c.buffers or None, c.wide_loads, c.programs_per_multiprocessor]  # fmt: skip
 
 
@@ -117,7 +116,6 @@ def explain_columns(lab: Lab) -> None:
 def engine_kernels(lab: Lab, kernels: Sequence[Compiled]) -> None:
     cards = sorted({c.capability for c in kernels})
     names = ", ".join(LIMITS[capability].name for capability in cards)
-    known = [c for c in kernels if c.spills is not None]
     attention = [c for c in kernels if c.kernel in ("decode_kernel", "prefill_kernel")]
     modern = [c for c in attention if c.capability >= 80 and c.case not in ("decode fp32", "prefill fp32")]
     claims = [
@@ -127,7 +125,7 @@ def engine_kernels(lab: Lab, kernels: Sequence[Compiled]) -> None:
          0, sum(not c.error and not c.fits for c in kernels),
          "Such a kernel compiles without a word, and fails at its first launch."),
         ("aot-no-spills", "how many have a loop in which variables do not fit into registers",
-         0, sum(bool(c.spills_in_loops) for c in known),
+         0, sum(bool(c.spills_in_loops) for c in kernels),
          "A spilled variable goes through ordinary memory in every turn, and decode waits for memory already. A "
          "few spills before or behind a loop run once and cost nothing that shows."),
         ("aot-matrix-units", "attention from sm_80 on: how many of the kernels leave the matrix units idle",
@@ -143,12 +141,7 @@ def engine_kernels(lab: Lab, kernels: Sequence[Compiled]) -> None:
          "multiplies, and fetches again."),
     ]  # fmt: skip
     for claim, question, predicted, measured, note in claims:
-        if claim == "aot-no-spills" and not known:
-            lab.say(
-                "Registers and spills are not shown: `cuobjdump`, which Triton's wheel brings, is missing here."
-            )
-        else:
-            lab.predict(claim, question, predicted, measured, note=note)
+        lab.predict(claim, question, predicted, measured, note=note)
     explain_columns(lab)
     if not lab.quick:
         lab.say("""d64: 12 heads of 64, as in GPT-2. d256: 16 query heads on 8 KV heads of 256. fp8: keys and values of

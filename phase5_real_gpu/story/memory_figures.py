@@ -34,13 +34,12 @@ def draw_curve(
         panels=2,
     )
     sizes = [p.size for p in points]
-    jumps = [p.jump_ns for p in points]
-    panels = [("GB/s, read in order", [p.gb_s for p in points], BLUE)]
-    if all(jumps):
-        panels.append(("nanoseconds for one jump", jumps, ORANGE))
-    for ax, (label, values, colour) in zip(axes, panels):
+    panels = (
+        ("GB/s, read in order", [p.gb_s for p in points], BLUE, "linear"),
+        ("nanoseconds for one jump", [p.jump_ns for p in points], ORANGE, "log"),
+    )
+    for ax, (label, values, colour, scale) in zip(axes, panels):
         ax.plot(sizes, values, marker="o", color=colour)
-        scale = "log" if colour == ORANGE else "linear"
         ax.set(xscale="log", yscale=scale, xlabel="working set", ylabel=label)
         ticks = [4**i * KIB for i in range(1, 20) if sizes[0] <= 4**i * KIB <= sizes[-1]]
         ax.set_xticks(ticks[::2], [show_size(t) for t in ticks[::2]])
@@ -57,8 +56,6 @@ def draw_curve(
                 middle = (left * min(end, sizes[-1] * 1.5)) ** 0.5
                 ax.text(middle, high * 1.2, name, ha="center", va="top", color=MUTED, fontsize=9)
             left = max(left, end)
-    for ax in axes[len(panels) :]:
-        ax.set_axis_off()
     return fig
 
 

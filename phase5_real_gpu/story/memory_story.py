@@ -69,13 +69,12 @@ def predict_steps(lab: Lab, levels: dict[str, Point], who: str) -> None:
         predicted=(3, 30), between=True, measured=round(near.gb_s / far.gb_s, 1), unit="x", kind="timing",
         note="A rule of thumb: each level is two to three times as fast as the next one.",
     )  # fmt: skip
-    if near.jump_ns and far.jump_ns:
-        lab.predict(
-            "memory-jump", "one number from an unknown place in memory: how many times the wait for one in the nearest cache",
-            predicted=(20, 400), between=True, measured=round(far.jump_ns / near.jump_ns, 1), unit="x", kind="timing",
-            note=f"{near.jump_ns:.1f} ns against {far.jump_ns:.0f} ns. That is why kernels ask for the next tile while they "
-            "compute on this one: in order, memory is a few times slower; on demand, it is a hundred times slower.",
-        )  # fmt: skip
+    lab.predict(
+        "memory-jump", "one number from an unknown place in memory: how many times the wait for one in the nearest cache",
+        predicted=(20, 400), between=True, measured=round(far.jump_ns / near.jump_ns, 1), unit="x", kind="timing",
+        note=f"{near.jump_ns:.1f} ns against {far.jump_ns:.0f} ns. That is why kernels ask for the next tile while they "
+        "compute on this one: in order, memory is a few times slower; on demand, it is a hundred times slower.",
+    )  # fmt: skip
 
 
 def show_levels(lab: Lab, levels: dict[str, Point], limits: Limits, who: str) -> None:
@@ -84,7 +83,7 @@ def show_levels(lab: Lab, levels: dict[str, Point], limits: Limits, who: str) ->
     memory = torch.cuda.get_device_properties(0).total_memory if on_gpu else memory_bytes() or 0
     for name, point in levels.items():
         jump = point.jump_ns
-        walk = "-" if jump is None else f"{jump:,.0f} m" if jump >= 10 else f"{jump:.1f} m"
+        walk = f"{jump:,.0f} m" if jump >= 10 else f"{jump:.1f} m"
         size = memory if name == "DRAM" else point.size
         rows.append(["memory" if name == "DRAM" else name, show_size(size), point.gb_s, jump, walk])
     if limits.h2d_gb_s:

@@ -79,8 +79,8 @@ def test_a_level_is_named_only_where_it_is_sure(size, level):
 
 def test_levels_are_the_medians_of_their_points():
     points = [Point(4 * KIB, 200.0, 2.0), Point(8 * KIB, 100.0, 1.0), Point(16 * KIB, 150.0, 3.0), Point(MIB, 90.0, 8.0),
-              Point(128 * MIB, 20.0, None)]  # fmt: skip
-    assert by_level(points, CACHES) == {"L1": Point(32 * KIB, 150.0, 2.0), "DRAM": Point(0, 20.0, None)}
+              Point(128 * MIB, 20.0, 90.0)]  # fmt: skip
+    assert by_level(points, CACHES) == {"L1": Point(32 * KIB, 150.0, 2.0), "DRAM": Point(0, 20.0, 90.0)}
     assert by_level(points, {}) == {}
 
 
