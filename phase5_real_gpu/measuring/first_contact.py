@@ -31,7 +31,7 @@ STEPS = (
     Step("kernels", "read bandwidth, and every kernel once", 90, ("phase5_real_gpu/kernel_benchmark.py", *QUICK)),
     Step("engine", "TTFT, ITL and throughput of TinyLlama's shape", 80,
          ("phase5_real_gpu/engine_benchmark.py", *QUICK, "--no-peers")),
-    Step("memory", "registers, caches and memory", 50, ("phase5_real_gpu/memory_hierarchy.py", *REPORT)),
+    Step("memory", "caches and memory", 50, ("phase5_real_gpu/memory_hierarchy.py", *REPORT)),
     Step("kernels-in-full", "every kernel, timed longer", 100,
          ("phase5_real_gpu/kernel_benchmark.py", *REPORT, "--resume")),
     Step("llama", "the shape of Llama-3 8B", 90,
