@@ -32,7 +32,7 @@ from phase2_attention_kvcache.model import SamplingParams, generate_naive
 from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.story.windows import BEGINNINGS
 
-WORKLOADS = 40  # of the recordings, unless all are asked for
+WORKLOADS = 40  # of the recordings
 TOKENS = 48  # of each answer
 
 
@@ -113,7 +113,7 @@ def windows(texts: dict[str, str], width: int) -> Table:
     return table
 
 
-def compare_decisions(console: Page, package: str, most: int | None) -> int:
+def compare_decisions(console: Page, package: str, most: int) -> int:
     """How many recorded workloads the engine's scheduler decides as vLLM does."""
     recordings = decisions.workloads(most)
     with console.status("deciding what vLLM decided ..."):
@@ -175,7 +175,7 @@ def show(a: argparse.Namespace) -> int:
     recording = outputs() / "my_engine.jsonl"
     recording.parent.mkdir(parents=True, exist_ok=True)
     serve_eight(console, module, recording)
-    different = compare_decisions(console, "my_engine", None if a.all else WORKLOADS)
+    different = compare_decisions(console, "my_engine", WORKLOADS)
     same = compare_throughput(console, module, "my_engine")
     return 0 if same and not different else 1
 
@@ -186,9 +186,6 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     )
     parser.add_argument(
         "--prompt", default="Once upon a time there was a king who", help="the beginning of the story"
-    )
-    parser.add_argument(
-        "--all", action="store_true", help=f"all recorded workloads, not the first {WORKLOADS}"
     )
     parser.add_argument(
         "--in-vllm", metavar="PYTHON", type=Path, help="the Python of an environment with vLLM 0.32"

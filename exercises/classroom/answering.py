@@ -38,7 +38,7 @@ def recorded(exercise: Exercise, answers: Sequence[Any]) -> tuple[Verdict, list[
         recorder.write(Encoder([])(list(answers)))
         return judge(exercise, answers), recorder.lines
     finally:
-        transcript.current = transcript.Off()
+        transcript.current = None
 
 
 def replayed(exercise: Exercise, lines: Sequence[str]) -> Verdict:
@@ -49,7 +49,7 @@ def replayed(exercise: Exercise, lines: Sequence[str]) -> Verdict:
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, StopIteration) as error:
         return Verdict("not yet", "unusable-result", f"Its results cannot be read ({type(error).__name__}).")
     finally:
-        transcript.current = transcript.Off()
+        transcript.current = None
 
 
 def run_answer(name: str, cells: list[str]) -> bytes:

@@ -19,7 +19,6 @@ COLUMNS = (
     *("learner", "exercise", "state", "mistake", "tries", "hints", "noted as solved"),
     *("first try", "solved at", "look at", "what was said"),
 )
-ALWAYS_TOLD = ("endless", "ends-python", "crashes-python", "ends-the-grading")  # mistakes, however rare
 
 
 def short_name(exercise: str) -> str:
@@ -48,9 +47,8 @@ def show(console: Console, submissions: list[Submission], graded: list[Graded]) 
     mistakes = Counter((one.exercise, one.verdict.diagnosis) for one in graded if one.verdict.diagnosis)
     if mistakes:
         console.print("\n[bold]Mistakes met most[/]")
-        for place, ((exercise, diagnosis), times) in enumerate(mistakes.most_common()):
-            if place < 8 or diagnosis in ALWAYS_TOLD:
-                console.print(f"{times:3} {short_name(exercise)} {escape(diagnosis)}", highlight=False)
+    for (exercise, diagnosis), times in mistakes.most_common(10):
+        console.print(f"{times:3} {short_name(exercise)} {escape(diagnosis)}", highlight=False)
 
 
 def as_csv(graded: list[Graded], unread: list[Unread]) -> str:

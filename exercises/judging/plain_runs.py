@@ -23,13 +23,13 @@ def run_cells(
         go_on: after a cell that raises, run the next, as nbval does. Else the exception is raised here.
     """
     names: dict[str, Any] = {"__name__": "__main__"}
-    cells = []
-    code_cells = [c for c in nb.cells if c.cell_type == "code"]
-    for number, cell in enumerate(code_cells):
-        tags = cell.metadata.get("tags", [])
-        about = {"notebook": name, "number": number, "tags": list(tags), "source": cell.source}
-        if "gpu" in tags and not has_gpu():
-            cells.append(about | {"outcome": "skipped", "error": "", "message": ""})
+    cells: list[dict[str, Any]] = []
+    for number, cell in enumerate(c for c in nb.cells if c.cell_type == "code"):
+        came_out = {"number": number, "source": cell.source, "tags": list(cell.metadata.get("tags", []))}
+        came_out |= {"outcome": "passed", "error": "", "message": ""}
+        cells.append(came_out)
+        if "gpu" in came_out["tags"] and not has_gpu():
+            came_out["outcome"] = "skipped"
             continue
         filename = f"<{name}, code cell {number + 1}>"
         lines = cell.source.splitlines(keepends=True)
@@ -39,9 +39,7 @@ def run_cells(
         except Exception as error:
             if not go_on:
                 raise
-            cells.append(about | {"outcome": "failed", "error": type(error).__name__, "message": str(error)})
-        else:
-            cells.append(about | {"outcome": "passed", "error": "", "message": ""})
+            came_out |= {"outcome": "failed", "error": type(error).__name__, "message": str(error)}
     return names, cells
 
 

@@ -124,16 +124,23 @@ def companions() -> list[Path]:
     return [NOTEBOOKS / f"{phase}.ipynb" for phase in SCRIPTS]
 
 
-def link_exercises(nb: nbformat.NotebookNode) -> bool:
-    """Put the exercises of today where a companion's last cell lists them. Whether they were others."""
+def link_exercises(nb: nbformat.NotebookNode) -> None:
+    """Put the exercises of today where a companion's last cell lists them."""
     last = nb.cells[-1]
     links = re.compile(r"^- \[.+\]\(exercises/p(\d)\w+\.ipynb\)\n(?:- \[.+\]\(exercises/.+\n)*", re.MULTILINE)
-    if (found := links.search(last.source + "\n")) is None:
-        return False
-    ours = [source for source in all_sources() if source.parent.name == f"phase{found[1]}"]
-    listed = "".join(f"- [{title_of(s)}](exercises/{name_of(s)}.ipynb)\n" for s in ours)
-    last.source = (last.source + "\n").replace(found[0], listed)[:-1]
-    return found[0] != listed
+    if found := links.search(last.source + "\n"):
+        ours = [source for source in all_sources() if source.parent.name == f"phase{found[1]}"]
+        listed = "".join(f"- [{title_of(s)}](exercises/{name_of(s)}.ipynb)\n" for s in ours)
+        last.source = (last.source + "\n").replace(found[0], listed)[:-1]
+
+
+def renew_pieces(nb: nbformat.NotebookNode) -> None:
+    """Put the modules of today (web/pieces) into a notebook's outputs; data and text stay what the run gave."""
+    from web.pieces.piece import BLANK, piece_in
+
+    for output in (output for cell in nb.cells for output in cell.get("outputs", ())):
+        if piece := piece_in(output.get("data", {}).get("text/html", "")):
+            output.data["text/html"] = BLANK + piece.fragment()
 
 
 # ------------------------------------------------------------------ what is stale
@@ -249,9 +256,11 @@ def _write() -> int:
     print(f"{len(changed)} notebooks changed")
     for path in companions():
         nb = read_notebook(path)
-        if link_exercises(nb) and not has_been_worked_in(path):
-            write_whole(path, text_of(nb))
-            print(f"{short(path)} ends with other exercises now")
+        link_exercises(nb)
+        renew_pieces(nb)
+        if (text := text_of(nb)) != path.read_text(encoding="utf-8") and not has_been_worked_in(path):
+            write_whole(path, text)
+            print(f"{short(path)} has the exercises and pieces of today")
     return 0
 
 

@@ -138,9 +138,12 @@ def check_notebook(console: Console, word: str) -> int:
     from exercises.publishing import notebook_runs  # which takes a while to load
 
     path = find_notebook(word)
-    must_be_a_notebook(path)
     console.print(f"[dim]running {escape(short(path))} from top to bottom in a fresh kernel ...[/]")
-    cells = notebook_runs.run_notebook(path, notebook_runs.CELL_SECONDS)
+    try:
+        cells = notebook_runs.run_notebook(path, notebook_runs.CELL_SECONDS)
+    except LabError as error:
+        again = f": `lab reset {path.stem}` writes a fresh one" * (path.parent == NOTEBOOKS / "exercises")
+        raise LabError(f"{error}{again}") from None
     bad = [cell for cell in cells if cell["outcome"] == "failed"]
     own = [cell for cell in bad if not waits(cell)]
     wrong = [cell for cell in bad if cell["error"] == "NotYet" and cell["boxes"]]
@@ -164,44 +167,13 @@ def check_notebook(console: Console, word: str) -> int:
         f"{len(own)} failed": own,
         f"{skipped} skipped ({notebook_runs.NEEDS_GPU})": skipped,
     }
-    unasked = path.stem in all_names() and not any(map(has_check, cells))
-    fine = not bad and not unasked
-    console.print(
-        ("[green]" if fine else "[yellow]")
-        + escape(" · ".join(text for text, told in counts.items() if told))
-        + "[/]"
-    )
-    if unasked:
-        console.print(
-            f"[yellow]this notebook has no check(...) cell: `lab reset {path.stem}` brings it back[/]"
-        )
-    return 0 if fine else 1
-
-
-def has_check(cell: dict[str, Any]) -> bool:
-    return re.search(r"^[^#\n]*\bcheck\s*\(", cell["source"], re.MULTILINE) is not None
+    text = " · ".join(text for text, told in counts.items() if told)
+    console.print(f"[{'yellow' if bad else 'green'}]{escape(text)}[/]")
+    return 1 if bad else 0
 
 
 def _many(number: int, one: str, more: str) -> str:
     return f"{number} {one if number == 1 else more}"
-
-
-def must_be_a_notebook(path: Path) -> None:
-    """
-    Raises:
-        LabError: it is none, or has no code cells.
-    """
-    from exercises.publishing.build_notebooks import read_notebook
-
-    try:
-        nb = read_notebook(path)
-    except LabError as error:
-        again = (
-            f": `lab reset {path.stem}` writes a fresh one" if path.parent == NOTEBOOKS / "exercises" else ""
-        )
-        raise LabError(f"{error}{again}") from None
-    if not any(cell.cell_type == "code" for cell in nb.cells):
-        raise LabError(f"{short(path)} has no code cells: there is nothing to run")
 
 
 def waits(cell: dict[str, Any]) -> bool:

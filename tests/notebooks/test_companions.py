@@ -94,7 +94,7 @@ def test_it_has_a_piece_of_today_with_a_text_for_where_no_script_runs(source):
         ):
             module, fallback = found.groups()
             code = _inside_script(json.dumps(Piece(module, {}, "").code, separators=(",", ":")))
-            assert f"const source = {code};" in page, f"{module}.js has changed: run `make companions`"
+            assert f"const source = {code};" in page, f"{module}.js has changed: run `make notebooks`"
             assert "Run this cell" in fallback
             assert fallback.count("\n") >= 3
             shown.append(module)
@@ -154,28 +154,17 @@ def is_after_guess(cell):
 
 @each_notebook
 def test_outputs_that_would_tell_an_answer_are_folded(source):
+    """Of a folded one JupyterLab shows the first line that is not empty, of HTML if there is any, else of the text."""
     cells = read_notebook(source).cells
-    folded = [i for i, c in enumerate(cells) if c.metadata.get("jupyter", {}).get("outputs_hidden")]
-    assert folded
-    assert folded == [i for i, c in enumerate(cells) if is_after_guess(c)]
-    assert all(cells[i].outputs for i in folded)
+    folded = [cell for cell in cells if cell.metadata.get("jupyter", {}).get("outputs_hidden")]
+    assert folded and folded == [*filter(is_after_guess, cells)]
     assert "folded until you run" in " ".join(cells[0].source.split()), "the reader is told"
-
-
-@each_notebook
-def test_the_line_that_stays_of_a_folded_output_tells_nothing(source):
-    """JupyterLab shows the first line that is not empty, of HTML if there is any, else of the text."""
-    for cell in filter(is_after_guess, read_notebook(source).cells):
+    for cell in folded:
         first = cell.outputs[0]
         data = first.get("data", {})
         text = data.get("text/html") or data.get("text/plain") or first.get("text")
         line = next(line for line in text.split("\n") if line)
         assert len(line) < 60 and not re.search(r"[\d<]", line), line
-
-
-@each_notebook
-def test_what_stands_right_below_a_guess_waits_for_it(source):
-    cells = read_notebook(source).cells
     for above, below in zip(cells, cells[1:]):
         if below.cell_type == "code" and "reveal(" in above.source and "reveal(" not in below.source:
             assert is_after_guess(below), f"give it the tag after-guess: {below.source[:60]!r}"
