@@ -13,10 +13,11 @@ Sources: vllm/v1/core/sched/scheduler.py, request_queue.py.
 
 import os
 import runpy
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy
+from vllm.v1.core.sched.request_queue import FCFSRequestQueue, SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
@@ -53,53 +54,30 @@ class PolicyRequest(Request):
         vars(self)["priority"] = value
 
 
-class PolicyQueue(RequestQueue):
+class PolicyQueue(FCFSRequestQueue):
     """The waiting requests in the order of arrival, preempted ones before all. The policy says which is next."""
 
-    def __init__(self, scheduler: "PolicyScheduler") -> None:
-        self.scheduler, self.requests = scheduler, []
-        self.next: Request | None = None  # between a look and the request that is taken nothing may change
+    scheduler: "PolicyScheduler"
+    next: Request | None = None  # between a look and the request that is taken nothing may change
 
-    def ordered(self) -> list[Request]:
-        seen = [Seen(request, self.scheduler) for request in self.requests]
-        return [each.request for each in self.scheduler.own_policy.order(seen)]
-
-    def add_request(self, request: Request) -> None:
-        self.requests.append(request)
-
-    def prepend_request(self, request: Request) -> None:
-        self.requests.insert(0, request)
-
-    def prepend_requests(self, requests: Iterable[Request]) -> None:
-        for request in requests:
-            self.prepend_request(request)
+    def __iter__(self) -> Iterator[Request]:
+        seen = [Seen(request, self.scheduler) for request in deque.__iter__(self)]
+        return iter([each.request for each in self.scheduler.own_policy.order(seen)])
 
     def peek_request(self) -> Request:
-        if not self.requests:
+        if not self:
             raise IndexError("peek from an empty queue")
-        self.next = self.ordered()[0]
+        self.next = next(iter(self))
         return self.next
 
     def pop_request(self) -> Request:
-        request = self.next if self.next in self.requests else self.peek_request()
-        self.requests.remove(request)
+        request = self.next if self.next in self else self.peek_request()
+        self.remove(request)
         return request
 
-    def remove_request(self, request: Request) -> None:
-        self.requests.remove(request)
-
     def remove_requests(self, requests: Iterable[Request]) -> None:
-        gone = set(requests)
-        self.requests = [request for request in self.requests if request not in gone]
-
-    def __bool__(self) -> bool:
-        return bool(self.requests)
-
-    def __len__(self) -> int:
-        return len(self.requests)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self.ordered())
+        for request in set(requests) & set(self):
+            self.remove(request)
 
 
 class PolicyScheduler(Scheduler):
@@ -110,7 +88,8 @@ class PolicyScheduler(Scheduler):
         file, _, name = os.environ["LAB_POLICY"].rpartition(":")
         self.own_policy = runpy.run_path(file)[name]()
         self.policy = SchedulingPolicy.PRIORITY  # the branch that asks each request
-        self.waiting = PolicyQueue(self)
+        self.waiting = PolicyQueue()
+        self.waiting.scheduler = self
 
     def add_request(self, request: Request) -> None:
         request.__class__, request.scheduler = PolicyRequest, self

@@ -138,12 +138,13 @@ def check_notebook(console: Console, word: str) -> int:
     from exercises.publishing import notebook_runs  # which takes a while to load
 
     path = find_notebook(word)
-    console.print(f"[dim]running {escape(short(path))} from top to bottom in a fresh kernel ...[/]")
     try:
-        cells = notebook_runs.run_notebook(path, notebook_runs.CELL_SECONDS)
+        notebook_runs.read_notebook(path)
     except LabError as error:
         again = f": `lab reset {path.stem}` writes a fresh one" * (path.parent == NOTEBOOKS / "exercises")
         raise LabError(f"{error}{again}") from None
+    console.print(f"[dim]running {escape(short(path))} from top to bottom in a fresh kernel ...[/]")
+    cells = notebook_runs.run_notebook(path, notebook_runs.CELL_SECONDS)
     bad = [cell for cell in cells if cell["outcome"] == "failed"]
     own = [cell for cell in bad if not waits(cell)]
     wrong = [cell for cell in bad if cell["error"] == "NotYet" and cell["boxes"]]

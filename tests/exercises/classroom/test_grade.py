@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import os
 import shutil
 import signal
 import subprocess
@@ -40,6 +39,12 @@ def rooms():
     isolated = first.open()
     first.close()
     return lambda number=1: [Room(isolated) for _ in range(number)]
+
+
+@pytest.fixture
+def walls(rooms):
+    if not rooms()[0].isolated:
+        pytest.skip("needs Linux namespaces")
 
 
 @pytest.fixture(autouse=True)
@@ -104,10 +109,8 @@ QUICK = [
 ]
 
 
-def test_hostile_hand_ins_change_no_other_grade(tmp_path, rooms):
+def test_hostile_hand_ins_change_no_other_grade(tmp_path, walls):
     """Each has one line, and no one is solved."""
-    if not rooms()[0].isolated:
-        pytest.skip("needs Linux namespaces")
     grades = hand_ins.grade_class(tmp_path, 2, QUICK, list(hand_ins.FILES))
     assert hand_ins.wrong_in(grades, 2, QUICK, list(hand_ins.FILES)) == []
     came_out = {row["learner"]: (row["mistake"], row["look at"]) for row in grades}
@@ -119,33 +122,23 @@ def test_hostile_hand_ins_change_no_other_grade(tmp_path, rooms):
 
 
 @pytest.mark.proof
-def test_forty_hostile_hand_ins_in_a_class_of_thirty(tmp_path, rooms):
-    if not rooms()[0].isolated:
-        pytest.skip("needs Linux namespaces")
+def test_forty_hostile_hand_ins_in_a_class_of_thirty(tmp_path, walls):
     answers, files = [*hand_ins.BODIES, *hand_ins.SLOW_BODIES], list(hand_ins.FILES)
     assert len(answers) + len(files) >= 40
     grades = hand_ins.grade_class(tmp_path, 10, answers, files)
     assert hand_ins.wrong_in(grades, 10, answers, files) == []
 
 
-def test_what_an_answer_sees(rooms):
-    if not rooms()[0].isolated:
-        pytest.skip("needs Linux namespaces")
+def test_what_an_answer_sees(rooms, walls, monkeypatch):
     looks = f"""
 import os
 seen = [os.listdir("/"), os.listdir("/scratch"), os.environ, os.path.exists({str(ROOT / "exercises")!r}), os.listdir("/proc")]
 open("left", "w")
 raise ValueError(f"{{sorted(seen[0])}} {{seen[1]}} {{'SECRET' in seen[2]}} {{seen[3]}} {{sum(map(str.isdigit, seen[4]))}}")
 """
-    os.environ["SECRET"] = "1"
-    try:
-        for one in grade([of("ada", looks), of("ben", looks)], rooms()):
-            said = one.verdict.says
-            assert "home" not in said and said.endswith("[] False False 2"), (
-                said
-            )  # the room and the answer: two processes
-    finally:
-        del os.environ["SECRET"]
+    monkeypatch.setenv("SECRET", "1")
+    for one in grade([of("ada", looks), of("ben", looks)], rooms()):  # two processes: the room and the answer
+        assert "home" not in one.verdict.says and one.verdict.says.endswith("[] False False 2"), one.verdict
 
 
 def test_without_namespaces_the_teacher_is_asked(tmp_path, capsys, monkeypatch):
@@ -162,9 +155,7 @@ def test_without_namespaces_the_teacher_is_asked(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_when_it_is_ended(tmp_path, number, rooms):
-    if not rooms()[0].isolated:
-        pytest.skip("needs Linux namespaces")
+def test_nothing_is_left_when_it_is_ended(tmp_path, number, walls):
     note = "open('/proc/self/comm', 'w').write('lab-left-over')"
     hand_in(tmp_path, of("ada", COUNT, f"{note}\ndef merge(*args):\n    while True: pass"))
     grading = subprocess.Popen(
