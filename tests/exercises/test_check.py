@@ -4,6 +4,7 @@ import linecache
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from threading import Thread, Timer
@@ -24,6 +25,7 @@ from exercises.grading import (
 )
 from exercises.judging import progress, sandbox
 from exercises.judging.answers import is_stub
+from labkit.paths import ROOT
 from phase1_tokens_embeddings.tokens.bpe import merge_pair
 from tests.exercises.adding import minus, right, stub, times
 
@@ -328,3 +330,32 @@ def test_an_interrupt_ends_the_child_too_and_shows_no_traceback(adding, ctrl_c):
 def test_without_fork_the_answer_is_judged_here(adding, ctrl_c, monkeypatch, answer, diagnosis):
     monkeypatch.delattr(os, "fork")
     assert sandbox.judge_safely(adding, (answer,), 0.5).diagnosis == diagnosis
+
+
+AFTER_THREADS = """
+import torch
+from exercises.grading import Exercise
+from exercises.judging.sandbox import judge_safely
+from phase2_attention_kvcache.model import SamplingParams
+from phase4_scheduler.engine import LLMEngine
+
+torch.set_num_threads(4)  # the threads of OpenMP's pool do not come along in a fork: without care it hangs
+def products():
+    a = torch.randn(1500, 1500); (a @ a).sum(); (a + a).exp().sum(); torch.sort(a)
+def answer():  # numba ends a process that was forked after its threads began: the sandbox leaves it out
+    engine = LLMEngine.from_pretrained('tales', device='cpu')
+    return [list(o.token_ids) for o in engine.generate(['Once upon a time', 'The dog'], SamplingParams(temperature=0))]
+products()
+before = answer()
+def grade(f):
+    products()
+    assert answer() == before
+verdict = judge_safely(Exercise("p1t1", ("f",), grade, seconds=60.0), (lambda x: x,))
+print(verdict.state, verdict.says)
+"""
+
+
+def test_torch_and_numba_work_in_the_child_after_threads_in_the_parent():
+    env, command = os.environ | {"OMP_NUM_THREADS": "4"}, [sys.executable, "-c", AFTER_THREADS]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0 and done.stdout.startswith("correct"), done
