@@ -99,7 +99,7 @@ def is_demonstration() -> bool:
 def _keep(name: str, entry: dict[str, Any]) -> None:
     try:
         path().parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path().with_suffix(".lock"), timeout=5):  # other kernels add notes of their own
+        with FileLock(path().with_suffix(".lock"), timeout=30):  # other kernels add notes of their own
             notes = load() | {name: entry}
             text = json.dumps({"version": 1, "exercises": notes}, indent=1, sort_keys=True)
             write_whole(path(), text)

@@ -97,7 +97,7 @@ def _pass_on(printed: IO[bytes]) -> None:
     printed.seek(0)
     text = printed.read(4 * MOST_PRINTED).decode("utf-8", "replace")[:MOST_PRINTED]
     sys.stdout.write(text)
-    if more := size - len(text.encode()):
+    if (more := size - len(text.encode())) > 0:
         print(f"\n... and {more:,} more bytes that your answer printed")
 
 
