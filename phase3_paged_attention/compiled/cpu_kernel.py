@@ -13,7 +13,7 @@ KV"), each part has its own online softmax, and the parts are merged at the end.
 Source: Dao et al., "Flash-Decoding" (2023).
 """
 
-from phase3_paged_attention.compiled.numba_setup import exp, stored_bits, use_threads_of_torch, widen  # isort: skip
+from phase3_paged_attention.compiled.numba_setup import exp, use_threads_of_torch, widen  # isort: skip
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,7 +22,7 @@ from numba import config, njit, prange
 from torch import Tensor
 
 from phase2_attention_kvcache.model.caches import AttentionRule
-from phase3_paged_attention.paging.kv_storage import KVStorage
+from phase3_paged_attention.paging.kv_storage import KVStorage, stored_bits
 
 EVERYTHING = np.int32(2**31 - 1)  # as a window: wider than any context
 

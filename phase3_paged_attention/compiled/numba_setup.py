@@ -7,7 +7,6 @@ import numba
 import numpy as np
 from numba import njit, types
 from numba.extending import overload
-from torch import Tensor
 
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
@@ -20,11 +19,6 @@ def use_threads_of_torch() -> None:
     threads = torch.get_num_threads()
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
     torch.set_num_threads(threads)
-
-
-def stored_bits(tensor: Tensor) -> np.ndarray:
-    """A tensor's memory as numba can read it: bfloat16 as uint16, other numbers as they are."""
-    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def widen(x):

@@ -1,5 +1,6 @@
 """`KVStorage`: the tensors that hold keys and values in blocks."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,7 +68,13 @@ class KVStorage:
     def write(self, layer: int, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
         """Store the keys and values of N tokens in their slots. k, v: [N, num_kv_heads, head_dim]."""
         for kind, x in ((0, k), (1, v)):
-            self._slots[kind][layer].index_copy_(0, slot_mapping, x)
+            slots = self._slots[kind][layer]
+            if (
+                slots.is_cpu
+            ):  # numpy copies whole rows, torch's function number by number: six times as long for a prompt
+                stored_bits(slots)[slot_mapping.numpy()] = stored_bits(x)
+            else:
+                slots.index_copy_(0, slot_mapping, x)
 
     def gather(self, layer: int, block_ids: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:
         """A copy of one request's keys and values in one row, each [num_tokens, num_kv_heads, head_dim]."""
@@ -81,3 +88,8 @@ class KVStorage:
             kind: 0 for keys, 1 for values.
         """
         return self.data[kind, layer].index_select(0, block_ids)
+
+
+def stored_bits(tensor: Tensor) -> np.ndarray:
+    """A tensor's memory on a CPU as numpy knows it: bfloat16 as uint16, other numbers as they are."""
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()

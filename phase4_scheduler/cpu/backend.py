@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from labkit.machine import memory_bytes
+from phase2_attention_kvcache.model.layers import GeluMLP
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear
 from phase3_paged_attention.paging import KVStorage
@@ -28,6 +29,18 @@ class CPURunner(ModelRunner):
         return super().create(prepare(model), config, num_blocks, storage)
 
 
+class CPUGeluMLP(GeluMLP):
+    """An MLP whose first layer applies the activation."""
+
+    def __init__(self, mlp: GeluMLP, up: nn.Module, down: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self.__dict__.update(mlp.__dict__ | {"_modules": {"up": up, "down": down}})
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [N, d_model] -> [N, d_model]."""
+        return self.down(self.up(x))
+
+
 def prepare(model: Transformer) -> Transformer:
     """A model that computes the same, faster. Parts that need no other form are shared with the given one, which is not changed."""
     # A subclass, or what a learner has put around a model, may do more.
@@ -43,9 +56,17 @@ def prepare(model: Transformer) -> Transformer:
             made[id(module)] = _convert(module)
         return made[id(module)]
 
+    def is_plain(module: nn.Module) -> bool:
+        return (
+            type(module) is nn.Linear and module.weight.dtype == model.dtype and is_large(module.weight.shape)
+        )
+
     def _convert(module: nn.Module) -> nn.Module:
-        if type(module) is nn.Linear and module.weight.dtype == model.dtype and is_large(module.weight.shape):
+        if is_plain(module):
             return float_linear(module.weight, module.bias, *room)
+        if type(module) is GeluMLP and is_plain(module.up):
+            up = float_linear(module.up.weight, module.up.bias, *room, gelu=True)
+            return CPUGeluMLP(module, up, convert(module.down))
         if type(module) is QuantizedLinear and is_large(module.shape):
             return quantized_linear(module, model.dtype) or module
         children = {name: convert(child) for name, child in module.named_children()}

@@ -10,7 +10,7 @@ are read. Outputs lie side by side: one scale for each of them is applied to a w
 
 from typing import NamedTuple
 
-from phase3_paged_attention.compiled.numba_setup import stored_bits, widen  # isort: skip  before numba, see there
+from phase3_paged_attention.compiled.numba_setup import widen  # isort: skip  before numba, see there
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from phase1_tokens_embeddings.weights.ggml_blocks import unpack_nibbles
 from phase2_attention_kvcache.quantization.quantized_formats import GROUP, Planes
+from phase3_paged_attention.paging.kv_storage import stored_bits
 
 TILE = 64
 

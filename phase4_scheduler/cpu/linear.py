@@ -54,29 +54,34 @@ class CPULinear(nn.Module):
 
 
 def float_linear(
-    weight: Tensor, bias: Tensor | None, may_copy: bool = True, may_widen: bool = True
+    weight: Tensor, bias: Tensor | None, may_copy: bool = True, may_widen: bool = True, gelu: bool = False
 ) -> CPULinear:
     """A linear layer in float32 or bfloat16.
 
     Args:
         weight: [out, in].
         may_copy: there is memory for two copies of the weights. may_widen: for one in float32 as well.
+        gelu: of the result, in its tanh form. oneDNN applies it to sums that are still in registers.
     """
     weight = weight.detach().contiguous()
     bias = None if bias is None else bias.detach()
-    ways: dict[str, Make] = {"torch": lambda: lambda x: F.linear(x, weight, bias)}
+
+    def plain(run: Run) -> Run:
+        return (lambda x: F.gelu(run(x), approximate="tanh")) if gelu else run
+
+    ways: dict[str, Make] = {"torch": lambda: plain(lambda x: F.linear(x, weight, bias))}
     if may_copy and weight.shape[1] % GROUP == 0 and compiled_kernel() is not None:
         from phase4_scheduler.cpu import few_rows  # numba takes half a second to import
 
-        ways["few rows"] = lambda: _few_rows(few_rows.float_matrix(weight, bias))
+        ways["few rows"] = lambda: plain(_few_rows(few_rows.float_matrix(weight, bias)))
     if may_copy and pack(weight[:1], bias=None) is not None:
-        ways["packed"] = lambda: pack(weight, bias)
+        ways["packed"] = lambda: pack(weight, bias, gelu)
     if may_widen and weight.dtype == torch.bfloat16 and pack(weight[:1].float(), bias=None) is not None:
-        ways["packed32"] = lambda: pack_wide(weight, bias)
+        ways["packed32"] = lambda: pack_wide(weight, bias, gelu)
 
     def torch_on_a_copy() -> Run:  # the other ways make one anyway
         copied = weight.clone()
-        return lambda x: F.linear(x, copied, bias)
+        return plain(lambda x: F.linear(x, copied, bias))
 
     name = str(weight.dtype).removeprefix("torch.")
     measured = ways | {"torch": torch_on_a_copy}
@@ -106,18 +111,19 @@ def _few_rows(matrix: NamedTuple) -> Run:
     return lambda x: multiply_rows(x, matrix)
 
 
-def pack(weight: Tensor, bias: Tensor | None) -> Run | None:
+def pack(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Run | None:
     """oneDNN's linear layer with weights rearranged once; None where this torch or processor has none for them."""
+    after = ("gelu", [], "tanh") if gelu else ("none", [], "")
     try:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-        run = lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")  # noqa: E731
+        run = lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, *after)  # noqa: E731
         run(weight.new_zeros(1, weight.shape[1]))
     except (RuntimeError, AttributeError):  # a torch without it, a number format, a shape
         return None
     return run
 
 
-def pack_wide(weight: Tensor, bias: Tensor | None) -> Run | None:
+def pack_wide(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Run | None:
     """The same for bfloat16, computed in float32."""
-    run = pack(weight.float(), None if bias is None else bias.float())
+    run = pack(weight.float(), None if bias is None else bias.float(), gelu)
     return run and (lambda x: run(x.float()).to(x.dtype))

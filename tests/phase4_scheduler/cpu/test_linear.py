@@ -141,6 +141,19 @@ def test_no_folder_to_keep_it_in(monkeypatch, tmp_path):
     assert float_linear(torch.randn(64, 32), None)(torch.zeros(3, 32)).shape == (3, 64)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@torch.inference_mode()
+def test_with_the_activation(dtype):
+    """Whichever way runs, with one row and with many. GELU's slope is below 1.13, so errors of sums hardly grow."""
+    layer, x = make(131, 96, dtype), torch.randn(70, 96).to(dtype)
+    found = float_linear(layer.weight, layer.bias, gelu=True)
+    sums = x.double() @ layer.weight.double().T + layer.bias.double()
+    exact = nn.functional.gelu(sums, approximate="tanh")
+    for rows in (1, 70):
+        apart = (found(x[:rows]).double() - exact[:rows]).abs()
+        assert (apart <= 2 * ROUNDING[dtype] * sums[:rows].abs() + 1e-5).all()
+
+
 @torch.inference_mode()
 def test_a_torch_without_onednn(monkeypatch):
     """Another build, or a shape that it refuses: `F.linear`, and nothing fails."""
