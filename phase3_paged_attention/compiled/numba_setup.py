@@ -21,6 +21,9 @@ def use_threads_of_torch() -> None:
     torch.set_num_threads(threads)
 
 
+use_threads_of_torch()  # before the first kernel: it would start the threads, and torch's number would be lost
+
+
 def widen(x):
     """A stored number as float32. bfloat16 comes as its 16 bits, which are the upper half of a float32."""
     raise NotImplementedError("only compiled code calls it")

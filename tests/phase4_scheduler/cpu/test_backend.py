@@ -113,7 +113,7 @@ def settings():
 before = settings()
 from phase4_scheduler.engine import LLMEngine
 LLMEngine.from_pretrained("tales", "bfloat16", "cpu", num_blocks=40).generate("Once")
-assert settings() == before
+assert settings() == before, [(a, b) for a, b in zip(before, settings()) if a != b]
 """
 
 

@@ -9,20 +9,22 @@ import torch
 
 from labkit.paths import ROOT
 
-# torch's own kernels, and oneDNN's. The two settings do not meet, so each run takes one of both.
-PROCESSORS = [("default", "AVX2"), ("avx2", "AVX512_CORE"), ("avx512", "AVX512_CORE_BF16")]
+# torch's own kernels, oneDNN's, and threads. The three settings do not meet, so each run takes one of each.
+PROCESSORS = [("default", "AVX2", "4"), ("avx2", "AVX512_CORE", "1"), ("avx512", "AVX512_CORE_BF16", "4")]
+CPU = "tests/phase4_scheduler/cpu"
 NUMERICAL = [
     "tests/phase2_attention_kvcache/model/test_families.py::test_logits_equal_those_of_transformers",
-    "tests/phase2_attention_kvcache/model/test_attention.py",
-    "tests/phase3_paged_attention/paging/test_paged_kv_cache.py",
-    "tests/phase4_scheduler/cpu/test_linear.py",
-    "tests/phase4_scheduler/cpu/test_backend.py",
+    "tests/phase3_paged_attention/paging/test_paged_kv_cache.py::test_compiled_kernel_around_the_borders_of_blocks",
+    f"{CPU}/test_linear.py::test_every_way_is_exact",
+    f"{CPU}/test_linear.py::test_quantized",
+    f"{CPU}/test_linear.py::test_with_the_activation",
+    f"{CPU}/test_backend.py::test_the_same_numbers",
+    f"{CPU}/test_backend.py::test_the_settings_of_the_process_stay",
 ]
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("threads", ["1", "4"])
-@pytest.mark.parametrize(("aten", "onednn"), PROCESSORS)
+@pytest.mark.parametrize(("aten", "onednn", "threads"), PROCESSORS)
 def test_numbers_hold(aten, onednn, threads, tmp_path):
     if aten == "avx512" and torch.backends.cpu.get_cpu_capability() != "AVX512":
         pytest.skip("torch does not check: on this processor it would end with an illegal instruction")
