@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import poisson
 
 from phase1_tokens_embeddings.weights import find_card, find_shape
 from phase4_scheduler.engine import SchedulerConfig
@@ -63,23 +62,7 @@ def test_a_request_counts_until_the_step_that_ends_it_is_over():
     assert seen == [[0, 0], [1, 0], [0, 0]]
 
 
-# ---------------------------------------------------------------------- against the formulas
-
-
-def mmc_wait(load, servers):
-    """Mean wait in mean service times, where service times are exponential. Erlang (1917)."""
-    blocked = 1.0  # Erlang's B, server by server, then his C: the share of requests that wait
-    for n in range(1, servers + 1):
-        blocked = load * servers * blocked / (n + load * servers * blocked)
-    return blocked / (1 - load * (1 - blocked)) / (servers * (1 - load))
-
-
-def mdc_wait(load, servers):
-    """The same where each service takes equally long. Crommelin (1932)."""
-    return sum(
-        poisson.sf(m * servers - 1, m * servers * load) - poisson.sf(m * servers, m * servers * load) / load
-        for m in range(1, 3000)
-    )
+# ---------------------------------------------------------------------- against the queue of the textbooks
 
 
 class LeastWork:
@@ -116,7 +99,7 @@ QUEUES = [(1, 0.5), (2, 0.6), (4, 0.7)]
 
 @pytest.mark.parametrize("fixed", [True, False])
 @pytest.mark.parametrize("servers, load", QUEUES)
-def test_a_fleet_is_the_queue_of_the_formulas(servers, load, fixed):
+def test_a_fleet_is_one_queue_with_several_servers(servers, load, fixed):
     """One step a request, a second a token, one request at a time: request by request the same wait. (Taking turns
     is one shared queue as well, if all service times are equal.)"""
     arrivals, service = draw(servers, load, fixed, 1500, seed=1)
@@ -129,21 +112,6 @@ def test_a_fleet_is_the_queue_of_the_formulas(servers, load, fixed):
     assert max(waits) > 100
 
 
-@pytest.mark.parametrize("fixed, formula", [(True, mdc_wait), (False, mmc_wait)])
-@pytest.mark.parametrize("servers, load", QUEUES)
-def test_and_that_queue_waits_as_they_say(servers, load, fixed, formula):
-    """400,000 requests: fewer would leave more than 2% to chance."""
-    arrivals, service = draw(servers, load, fixed, 400_000, seed=2)
-    wait = np.mean(waits_of_one_queue(servers, arrivals, service)) / np.mean(service)
-    assert wait == pytest.approx(formula(load, servers), rel=0.02)
-
-
-def test_the_formulas_where_they_are_known_by_heart():
-    assert mmc_wait(0.8, 1) == pytest.approx(4)  # M/M/1: load / (1 - load)
-    assert mdc_wait(0.8, 1) == pytest.approx(2)  # M/D/1: half of it
-    assert mmc_wait(0.5, 2) == pytest.approx(1 / 3)
-
-
 # ---------------------------------------------------------------------- routers
 
 
@@ -151,14 +119,11 @@ def request(*names):
     return TrafficRequest(0.0, 512 * len(names) + 10, 1, hash_ids=names)
 
 
-def test_round_robin_and_least_loaded():
+def test_rules_that_look_at_loads_alone():
     turns = RoundRobin()
     assert [turns.choose(request(), [9, 0, 0]) for _ in range(4)] == [0, 1, 2, 0]
     assert LeastLoaded().choose(request(), [3, 1, 2, 1]) == 1
-
-
-def test_power_of_two_never_takes_the_worst_and_does_not_always_take_the_best():
-    router = PowerOfTwo(seed=0)
+    router = PowerOfTwo(seed=0)  # never takes the worst, and does not always take the best
     chosen = [router.choose(request(), [5, 1, 3, 2]) for _ in range(200)]
     assert set(chosen) == {1, 2, 3} and 80 < chosen.count(1) < 120
     assert PowerOfTwo().choose(request(), [7]) == 0
@@ -178,7 +143,8 @@ def test_prefix_aware_rule_by_rule():
 
 
 def test_prefix_aware_chooses_as_vllm_router_does():
-    """Requests of the Mooncake trace, sent to the router itself: see record_vllm_router.py."""
+    """1,000 requests of the Mooncake trace (Apache 2.0), sent to vllm-router 0.1.17 with the policy cache_aware, in front of four
+    servers that answer at once but for 15% of the requests, which they held, so that loads differ."""
     router = PrefixAware()
     with gzip.open(Path(__file__).with_name("vllm_router_0_1_17.jsonl.gz"), "rt") as lines:
         recorded = [json.loads(line) for line in lines]

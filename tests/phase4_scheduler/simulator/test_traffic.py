@@ -42,17 +42,6 @@ def test_gaps_follow_the_gamma_distribution(burstiness):
     assert stats.kstest(gaps, other.cdf).pvalue < 1e-6  # the test can tell
 
 
-def test_arrivals_in_a_window_of_a_poisson_process_vary_as_they_must():
-    arrivals = arrival_times(20_000, 10.0, 1.0, np.random.default_rng(0))
-    counts = np.histogram(arrivals, bins=np.arange(0, 1900))[0]
-    assert counts.mean() == pytest.approx(10, rel=0.05)
-    assert counts.var() == pytest.approx(10, rel=0.15)
-
-
-def test_all_at_once():
-    assert arrival_times(5, math.inf, 1.0, np.random.default_rng(0)).tolist() == [0.0] * 5
-
-
 @pytest.mark.parametrize("pattern", [*PRIORITIES, "mixed"])
 def test_patterns_keep_to_their_ranges_and_fill_them(pattern):
     drawn = draw_traffic(pattern, 3000, 2.0, seed=1)
@@ -69,6 +58,13 @@ def test_patterns_keep_to_their_ranges_and_fill_them(pattern):
 
 
 def test_the_same_seed_asks_for_the_same_work_at_any_rate():
+    at_once = draw_traffic("mixed", 50, math.inf, seed=7)
+    assert {r.arrival for r in at_once} == {0.0} and {r.arrival for r in at_rate(at_once, 2.0)} == {0.0}
+    assert [r.arrival for r in at_rate([TrafficRequest(t, 5, 5) for t in (0.0, 1.0, 4.0)], 4.0)] == [
+        0,
+        0.125,
+        0.5,
+    ]
     slow, fast = draw_traffic("mixed", 50, 1.0, seed=7), draw_traffic("mixed", 50, 9.0, 0.3, seed=7)
     assert lengths_of(slow) == lengths_of(fast)
     assert draw_traffic("mixed", 50, 1.0, seed=7) == slow != draw_traffic("mixed", 50, 1.0, seed=8)
@@ -89,12 +85,6 @@ def test_the_same_seed_asks_for_the_same_work_at_any_rate():
 def test_impossible_traffic(arguments, message):
     with pytest.raises(ValueError, match=message):
         draw_traffic(*arguments)
-
-
-def test_another_rate_for_the_same_requests():
-    traffic = [TrafficRequest(t, 5, 5) for t in (0.0, 1.0, 4.0)]
-    assert [r.arrival for r in at_rate(traffic, 4.0)] == [0.0, 0.125, 0.5]
-    assert [r.arrival for r in at_rate(traffic, math.inf)] == [0.0, 0.0, 0.0]
 
 
 lengths = st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 3000)), min_size=1, max_size=30)
@@ -127,12 +117,8 @@ def test_prompts_share_what_the_trace_says_and_nothing_else():
     assert max(a) < 5000 and min(a) >= 1
     alone = [make.prompt(TrafficRequest(0, 64, 1), i) for i in range(20)]
     assert len({tuple(p[:16]) for p in alone}) == 20
-
-
-def test_blocks_shrink_with_the_lengths():
-    make = PromptMaker(factor=0.1)
-    a = make.prompt(TrafficRequest(0, 100, 1, hash_ids=(1, 2)), 0)
-    b = make.prompt(TrafficRequest(0, 100, 1, hash_ids=(1, 3)), 1)
+    short = PromptMaker(factor=0.1)  # blocks shrink with the lengths
+    a, b = (short.prompt(TrafficRequest(0, 100, 1, hash_ids=(1, other)), 0) for other in (2, 3))
     assert a[:51] == b[:51] and a[51:] != b[51:]
 
 
@@ -178,26 +164,19 @@ def test_mooncake(tmp_path):
 
 BAD_AZURE = [
     ("2023-11-16 18:17:05,10", "GeneratedTokens is missing"),
-    ("2023-11-16 18:17:05,-5,10", "ContextTokens is '-5'"),
-    ("2023-11-16 18:17:05,10,0", "GeneratedTokens is '0'"),
     ("2023-11-16 18:17:05,99999999999,1", "ContextTokens is '99999999999'"),
-    ("2023-11-16 18:17:05,1e3,1", "ContextTokens is '1e3'"),
     ("2023-13-45 18:17:05,10,1", "TIMESTAMP is '2023-13-45 18:17:05'"),
-    ("nan,10,1", "TIMESTAMP is 'nan'"),
     (",10,1", "TIMESTAMP is ''"),
 ]
 BAD_MOONCAKE = [
     ("{", "Invalid JSON"),
     ("[1]", "should be an object"),
     ("{}", "timestamp is missing"),
-    (mooncake(timestamp="5"), "timestamp is '5'"),
     (mooncake(timestamp=float("nan")), "timestamp is nan"),
-    (mooncake(input_length=-3), "input_length is -3"),
     (mooncake(input_length=10.5), "input_length is 10.5"),
     (mooncake(output_length=10**400), "output_length is 1000"),
     (mooncake(hash_ids=[1, -2]), "hash_ids.1 is -2"),
     (mooncake(hash_ids=[1, 2, 3]), "3 hash_ids, but 1000 tokens have only 2 blocks"),
-    ("[" * 100_000, "Invalid JSON: recursion"),
 ]
 
 
