@@ -7,21 +7,20 @@ waits for one of eight hundred, and most rows of the batch are idle most of the 
 Continuous batching forms the batch again before every step. A finished request leaves, and a waiting one is admitted in its place.
 The loop is one method, `EngineCore.step` in `engine/core.py`.
 
-You will see the article's three users A, B and C in both ways, then mixed traffic, a picture of the
-requests in the batch at each step, and whether an answer depends on the other requests. All on the real engine with the embedded model.
+You will see the article's three users A, B and C in both ways, then mixed traffic, and a picture of the
+requests in the batch at each step. All on the real engine with the embedded model.
 
 Source: Yu et al., "Orca: A Distributed Serving System for Transformer-Based Generative Models" (2022),
 section 3.1.
 """
 
 from labkit.lab import Lab, run_lab
-from phase4_scheduler.story.continuous_batching_story import alone_and_in_company, mixed_traffic, three_users
+from phase4_scheduler.story.continuous_batching_story import mixed_traffic, three_users
 
 
 def story(lab: Lab) -> None:
     three_users(lab)
     mixed_traffic(lab)
-    alone_and_in_company(lab)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -134,20 +134,6 @@ def computed_speedup(
     return expected_speedup(expected_tokens(shares, num_drafts), *times)
 
 
-def loses_from(
-    users: Sequence[int], drafts: Sequence[int], measured: Mapping[tuple[int, int], float]
-) -> int | None:
-    """The number of users from which on no k pays, nor with more users; None: some k pays with the most users.
-
-    Args:
-        drafts: the values of k.
-        measured: speed-ups, by (users, k).
-    """
-    pays = [u for u in users if max(measured[u, k] for k in drafts) >= 1]
-    more = [u for u in users if not pays or u > max(pays)]
-    return more[0] if more else None
-
-
 class AlwaysProposes:
     """A proposer that knows nothing: to see what it costs to ask, and to verify for nothing."""
 

@@ -8,7 +8,6 @@ from matplotlib.patches import Patch
 
 from labkit.figures import BLUE, COLORS, GREEN, INK, MUTED, ORANGE, new_figure
 from labkit.lab import Lab
-from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.simulator.batching import Job, Served, mixed_jobs, serve_continuously, serve_statically
 
@@ -138,34 +137,6 @@ def mixed_traffic(lab: Lab) -> None:
     where = f"{lab.args.model}, {lab.args.dtype}, {lab.device}"
     subtitle = f"{count} requests at once, batch size {batch_size}, {where}"
     lab.figure(draw_batches(static, continuous, subtitle), "requests_in_the_batch")
-
-
-def alone_and_in_company(lab: Lab) -> None:
-    """A request with a seed draws its own random numbers. Is its answer the same whatever other requests are served?"""
-    count = 8 if lab.quick else 32
-    rows = []
-    for dtype in ("float32", "bfloat16"):
-        engine = LLMEngine.from_pretrained(
-            lab.args.model, dtype, lab.device, max_num_seqs=count, enable_prefix_caching=False
-        )
-        prompts = [[100 + i, 200, 300 + i] for i in range(count)]
-        params = [
-            SamplingParams(temperature=0.8, max_tokens=32, ignore_eos=True, seed=i) for i in range(count)
-        ]
-        together = engine.generate(prompts, params)
-        differ = 0
-        for prompt, p, answer in zip(prompts, params, together, strict=True):
-            differ += engine.generate([prompt], p)[0].token_ids != answer.token_ids
-        rows.append([dtype, count, differ])
-    lab.table(
-        "The same seed, alone and in company",
-        ["dtype", "answers", "differ"],
-        rows,
-        note="""A matrix product of another height may add its numbers in another order. In float32 that is too
-            little to matter, but for a tie now and then. In bfloat16 it is not: the last digit decides
-            now and then between two tokens, and from there on the answer is another one.""",
-    )
-    lab.record(answers_that_differ={dtype: differ for dtype, _, differ in rows})
 
 
 KINDS = {
