@@ -27,6 +27,7 @@ from phase4_scheduler.simulator.planning import MOST_REPLICAS
 from phase4_scheduler.simulator.routers import ROUTERS
 from phase4_scheduler.simulator.traffic import PATTERN_NAMES
 from phase4_scheduler.story import capacity_story as chapters
+from phase4_scheduler.story.capacity_combinations import the_combinations
 from phase4_scheduler.story.capacity_task import SHARED_BY, the_task
 
 
@@ -34,7 +35,7 @@ def story(lab: Lab) -> None:
     task = the_task(lab)
     plan = chapters.the_plan(lab, task)
     chapters.fewer_and_more(lab, task, plan)
-    chapters.the_combinations(lab, task, plan)
+    the_combinations(lab, task, plan)
     chapters.the_router(lab, task, plan)
 
 

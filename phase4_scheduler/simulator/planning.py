@@ -30,7 +30,7 @@ MOST_REPLICAS = 256
 # Steps that were recorded took so many times as long as the computed clock says at this share of the data sheet: the means of TTFT,
 # TPOT and end-to-end time of both recordings on one card (`recorded_runs.py`) lie between those of the two clocks.
 CLOCK_EFFICIENCY, CLOCK_RANGE = 0.8, (0.95, 1.5)
-ENOUGH = 1000  # requests at once: several times as many as run at a time
+ENOUGH = 600  # requests at once: several times as many as run at a time
 GROWTH = [step / 20 for step in range(21)]  # more traffic than planned for: 0, 5%, 10%, ... 100%
 
 

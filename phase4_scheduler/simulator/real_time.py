@@ -66,16 +66,13 @@ def size_of_event(event: dict[str, Any]) -> StepSize:
     return StepSize.of([(event["computed"][name], n) for name, n in event["tokens"].items()])
 
 
-def in_waves(
-    patterns: Sequence[str], requests: int, max_model_len: int, seed: int
-) -> list[list[TrafficRequest]]:
-    """So many requests of each pattern, with lengths that fit, in waves: the next begins when one is served.
+def in_waves(requests: int, max_model_len: int, seed: int) -> list[list[TrafficRequest]]:
+    """So many mixed requests, with lengths that fit, in waves: the next begins when one is served.
 
     Half of them come as one, then two, then three, and so on, the others all at once: among their steps are some of every
     width, full of prompts or without any.
     """
-    drawn = (draw_traffic(pattern, requests, math.inf, seed=seed) for pattern in patterns)
-    left = [request for traffic in drawn for request in fit_lengths(traffic, max_model_len)[0]]
+    left, _ = fit_lengths(draw_traffic("mixed", requests, math.inf, seed=seed), max_model_len)
     waves, half = [], len(left) // 2
     while len(left) > half:
         wave = min(len(waves) + 1, len(left) - half)
@@ -105,25 +102,15 @@ def measure_cost(
     first_steps = SamplingParams(temperature=0, max_tokens=4)  # slower than all others
     make_engine(max_num_seqs=2).generate([[1, 2, 3]] * 2, first_steps)
     engine = make_engine(max_num_seqs=16, max_num_batched_tokens=256)
-    waves = in_waves(["mixed"], requests, max_model_len, seed)
-    warm_up(engine, waves[-1], PromptMaker(engine.model.config.vocab_size, seed))
-    return fit_cost(*measure_steps(engine, waves, seed, watch), source, seed)
-
-
-def measure_steps(
-    engine: LLMEngine,
-    waves: Sequence[Sequence[TrafficRequest]],
-    seed: int,
-    watch: Callable[[Iterator[RequestRecord]], Iterator[RequestRecord]] = iter,
-) -> tuple[list[StepSize], list[float]]:
-    """Serve one wave after the other: what each step had to do, and how many seconds it took."""
+    vocabulary, waves = engine.model.config.vocab_size, in_waves(requests, max_model_len, seed)
+    warm_up(engine, waves[-1], PromptMaker(vocabulary, seed))
     sizes: list[StepSize] = []
     seconds: list[float] = []
     events: list[dict[str, Any]] = []
 
     def served() -> Iterator[RequestRecord]:
         for i, wave in enumerate(waves):
-            yield from serve(engine, wave, PromptMaker(engine.model.config.vocab_size, seed + i))
+            yield from serve(engine, wave, PromptMaker(vocabulary, seed + i))
             steps = [event for event in events if event["tokens"]]
             # A step lasts until the next one begins: its tokens have to be handed out.
             seconds.extend(np.diff([event["time"] for event in steps]).tolist())
@@ -134,4 +121,4 @@ def measure_steps(
     for _ in watch(served()):
         pass
     record(engine, None)
-    return sizes, seconds
+    return fit_cost(sizes, seconds, source, seed)

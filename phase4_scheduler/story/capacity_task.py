@@ -24,8 +24,8 @@ from phase4_scheduler.simulator.trace_files import read_trace
 from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, at_rate, draw_traffic
 
 BLOCK_SIZE = 16
-LASTS = 4  # times the stay of a request on a busy replica: so long must the traffic last
-CELL = 4  # replicas that one cell keeps busy at least
+LASTS = 3  # times the stay of a request on a busy replica: so long must the traffic last
+CELL = 3  # replicas that one cell keeps busy at least
 SHARED_BY = (1, 2, 4, 8)  # cards that share a model: all-reduces of these were recorded
 
 

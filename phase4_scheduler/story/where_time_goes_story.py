@@ -7,7 +7,6 @@ import torch
 
 from labkit.figures import COLORS, GREY, new_figure
 from labkit.lab import Lab
-from phase1_tokens_embeddings.weights import kv_per_token
 from phase2_attention_kvcache.model import GPT2_124M, SamplingParams, Transformer
 from phase2_attention_kvcache.quantization.quantized_linear import quantize_model
 from phase3_paged_attention.paging import BlockManager, compiled_kernel
@@ -29,54 +28,34 @@ def two_changes(lab: Lab) -> Transformer:
     batches = (1, 64) if lab.quick else (1, 16, 64)
     plain = Transformer.random(GPT2_124M, dtype=lab.args.dtype, seed=lab.seed)
     lab.title(f"A decode step at GPT-2's size, {lab.args.dtype}, {CONTEXT} tokens of context each")
-    lab.say("""First as the parts were before any thought of speed: keys and values of each user are copied
-        together and then attended to, and the weights are handed over as they are.""")
-    before: dict[int, Parts] = {}
-    in_place: dict[int, Parts] = {}
-    for batch in lab.progress(batches, "before"):
-        before[batch] = time_decode(decoding_engine(plain, batch, CONTEXT, steps, use_kernel=False), steps)
-        if compiled_kernel() is not None:
-            in_place[batch] = time_decode(decoding_engine(plain, batch, CONTEXT, steps), steps)
+    lab.say("""Before: keys and values of each user are copied together and then attended to, and the weights are handed over as they
+        are. After: the kernel of phase 3 reads the keys where they lie, and the weights were packed once.""")
+    before = {
+        batch: time_decode(decoding_engine(plain, batch, CONTEXT, steps, use_kernel=False), steps)
+        for batch in lab.progress(batches, "before")
+    }
     model = prepare(plain)
     after = {
         batch: time_decode(decoding_engine(model, batch, CONTEXT, steps), steps)
         for batch in lab.progress(batches, "after")
     }
     show_parts(lab, before, "Before: milliseconds of a step, by part")
+    show_parts(lab, after, "After: milliseconds of a step, by part")
     most = max(batches)
-    kv_bytes = CONTEXT * kv_per_token(GPT2_124M, model.dtype.itemsize)  # of one user
-
-    lab.title("First change: leave the keys where they are")
-    lab.say(f"""For {most} users the keys and values of all layers are {most * kv_bytes / 1e6:,.0f} MB. The copy reads
-        them, writes them, and attention reads them again: three times the bytes, and the padded copy no longer
-        fits a fast cache. The kernel of Phase 3 reads them once.""")
-    if in_place:
+    if compiled_kernel() is not None:
         lab.predict(
             claim="attention-in-place",
             question=f"attention for {most} users, copied first / read in place",
             predicted=(1.2, 20),
             between=True,
-            measured=before[most]["attention"] / in_place[most]["attention"],
+            measured=before[most]["attention"] / after[most]["attention"],
             unit="x",
             kind="timing",
-            note="""The bytes alone say three times; we have seen 1.7 to 15 on four machines. Beside the copy there is the
-                fused function that attends to it: it was made for many queries at a time, and here each row has one.""",
+            note="""The copy reads keys and values, writes them, and attention reads them again: three times the bytes. Beside the copy
+                there is the fused function that attends to it: it was made for many queries at a time, and here each row has one.""",
         )
     else:
         lab.say("(The compiled kernel is not available here: numba is missing.)")
-    lab.title("Second change: rearrange the weights, once")
-    lab.predict(
-        claim="packed-weights",
-        question="linear layers for 1 user, as they are / in the fastest way here",
-        predicted=(0.9, 4),
-        between=True,
-        measured=before[1]["linear layers"] / after[1]["linear layers"],
-        unit="x",
-        kind="timing",
-        note="""How much depends on the processor and on the number of rows: `lab doctor` shows what was measured here. Beside
-            a busy program it may come to nothing, since the two are timed one after the other.""",
-    )
-    show_parts(lab, after, "After both: milliseconds of a step, by part")
     lab.predict(
         claim="scheduler-share",
         question=f"share of a step for {most} users that deciding takes, %",
@@ -87,22 +66,7 @@ def two_changes(lab: Lab) -> Transformer:
         kind="timing",
         note="Scheduler and block manager together. Python is slow, but there is little to do: no loop over tokens.",
     )
-    rows = []
-    for batch in batches:
-        parts, slow, fast = after[batch], sum(before[batch].values()), sum(after[batch].values())
-        gb_s = [
-            weight_bytes(model) / 1e6 / (parts["linear layers"] + parts["head"]),
-            batch * kv_bytes / 1e6 / parts["attention"],
-        ]
-        rows.append([batch, 1e3 * batch / slow, 1e3 * batch / fast, slow / fast, *gb_s])
-    lab.table(
-        "Tokens a second",
-        ["users", "before", "after", "times", "weights, GB/s", "keys and values, GB/s"],
-        rows,
-        note="""The last two columns: bytes that the step must read, over the time it took. With many users the
-            weights' figure falls: arithmetic, not memory, is the limit then.""",
-    )
-    lab.record(before=before, in_place=in_place, after=after)
+    lab.record(before=before, after=after)
     draw(lab, before, after)
     return model
 
@@ -129,14 +93,6 @@ def fewer_bits(lab: Lab, packed: Transformer) -> None:
         note="Less than the bytes suggest: scales are read as well, and attention and sampling stay as they were.",
     )
     lab.record(fewer_bits=ladder)
-
-
-def weight_bytes(model: Transformer) -> int:
-    """Bytes of the matrices that a step multiplies with."""
-    c = model.config
-    per_layer = c.d_model * (c.num_heads + 2 * c.num_kv_heads) * c.head_dim
-    per_layer += c.d_model**2 + 2 * c.d_model * c.d_ff
-    return (c.num_layers * per_layer + c.vocab_size * c.d_model) * model.dtype.itemsize
 
 
 def users(batch: int) -> str:

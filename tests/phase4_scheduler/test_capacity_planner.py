@@ -15,7 +15,7 @@ from phase4_scheduler import capacity_planner
 from phase4_scheduler.serve import build_parser
 from phase4_scheduler.simulator.fleet import serve_fleet
 from phase4_scheduler.simulator.routers import LeastLoaded
-from phase4_scheduler.story import capacity_story, capacity_task
+from phase4_scheduler.story import capacity_combinations, capacity_story, capacity_task
 
 FAST = ("--quick", "--requests", 120)
 
@@ -37,9 +37,9 @@ def test_script(run_script):
 def test_the_cheapest_combination_is_that_of_exhaustive_search():
     lab = lab_of("--quick", "--requests", 40, "--rate", 6, "--prompt-tokens", 400, "--answer-tokens", 30)
     task = capacity_task.the_task(lab)
-    capacity_story.the_combinations(lab, task, task.plan())
+    capacity_combinations.the_combinations(lab, task, task.plan())
     prices = [task.plan().dollars_per_hour]
-    for choice in capacity_story.combinations(task, quick=True):
+    for choice in capacity_combinations.combinations(task, quick=True):
         with suppress(LabError):
             prices.append(choice.task.plan().dollars_per_hour)
     assert len(prices) > 3 and float(lab.results["best"]["dollars_per_hour"]) == pytest.approx(min(prices))
@@ -70,8 +70,9 @@ def test_no_plan_is_below_what_the_computing_alone_keeps_busy(rate):
 @pytest.fixture
 def short_story(monkeypatch):
     """The script's plan alone."""
-    for part in ("fewer_and_more", "the_combinations", "the_router"):
+    for part in ("fewer_and_more", "the_router"):
         monkeypatch.setattr(capacity_story, part, lambda *_: None)
+    monkeypatch.setattr(capacity_planner, "the_combinations", lambda *_: None)
 
 
 def test_a_trace_with_a_gap_for_replicas_of_four_cards(run_script, tmp_path, short_story):
