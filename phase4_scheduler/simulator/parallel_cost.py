@@ -7,7 +7,7 @@ step. So a step gets faster with more devices until the calls take longer than w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from labkit.errors import LabError
 from phase1_tokens_embeddings.weights import Card, ModelShape
@@ -16,19 +16,17 @@ from phase4_scheduler.simulator.interconnects import Interconnect, find_intercon
 from phase4_scheduler.simulator.step_size import StepSize
 
 
-@dataclass(frozen=True)
-class ParallelCost:
+@dataclass(frozen=True, kw_only=True)
+class ParallelCost(ComputedCost):
     """A step on several cards: what one card would need, divided among those of a stage, and what crosses.
 
     The stages work one after the other, so a token waits for all of them. Of a mixture each card is taken to hold a slice of every
     expert. Were the experts dealt out, as many bytes would cross, and a step would wait for the card with the most to do.
 
     Attributes:
-        whole: the cost on one card that could hold everything.
+        interconnect: what joins the cards. All other attributes are those of one card that could hold everything.
     """
 
-    kind: ClassVar[str] = "computed"
-    whole: ComputedCost
     shape: ModelShape
     interconnect: Interconnect
     tensor_parallel_size: int = 1
@@ -63,23 +61,14 @@ class ParallelCost:
                 "that divides them"
             )
         whole = ComputedCost.of(shape, card, num_cards=t * p, **choices)
-        return cls(whole, shape, interconnect, t, p)
-
-    @property
-    def num_blocks(self) -> int:
-        return self.whole.num_blocks
-
-    @property
-    def max_context(self) -> int:
-        return self.whole.max_context
-
-    @property
-    def dollars_per_hour(self) -> float:
-        return self.whole.dollars_per_hour
+        shared = dict(
+            shape=shape, interconnect=interconnect, tensor_parallel_size=t, pipeline_parallel_size=p
+        )
+        return cls(**vars(whole), **shared)
 
     def compute_seconds(self, size: StepSize) -> float:
         """Of all stages, one after the other."""
-        return self.whole.seconds(size) / self.tensor_parallel_size
+        return super().seconds(size) / self.tensor_parallel_size
 
     def communication_seconds(self, size: StepSize) -> float:
         t, p = self.tensor_parallel_size, self.pipeline_parallel_size
@@ -95,7 +84,7 @@ class ParallelCost:
         return self.compute_seconds(size) + self.communication_seconds(size)
 
     def describe(self) -> str:
-        return f"computed, with measured all-reduces: {self.whole.name}, over {self.interconnect.title}"
+        return f"computed, with measured all-reduces: {self.name}, over {self.interconnect.title}"
 
 
 # The all-reduces of these were recorded, or those of a card with slower wires of the same kind (H200, B200: as H100).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -46,14 +47,14 @@ class Fleet:
         return serve_fleet(traffic, config, self.replicas, ROUTERS[self.router]())
 
 
-REMEDIES: dict[str, Callable[[Fleet], Fleet]] = {
-    "as it is": lambda fleet: fleet,
-    "a card more": lambda fleet: replace(fleet, replicas=fleet.replicas + 1),
-    "4 x max_num_seqs": lambda fleet: replace(fleet, max_num_seqs=4 * fleet.max_num_seqs),
-    "chunks of 512": lambda fleet: replace(fleet, chunk=512),
-    "8-bit weights": lambda fleet: replace(fleet, precision="FP8"),
-    "2 cards a replica": lambda fleet: replace(fleet, replicas=fleet.replicas // 2, cards_each=2),
-    "prefix-aware router": lambda fleet: replace(fleet, router="prefix-aware"),
+REMEDIES: dict[str, Callable[[Fleet], dict[str, Any]]] = {  # what each changes
+    "as it is": lambda fleet: {},
+    "a card more": lambda fleet: dict(replicas=fleet.replicas + 1),
+    "4 x max_num_seqs": lambda fleet: dict(max_num_seqs=4 * fleet.max_num_seqs),
+    "chunks of 512": lambda fleet: dict(chunk=512),
+    "8-bit weights": lambda fleet: dict(precision="FP8"),
+    "2 cards a replica": lambda fleet: dict(replicas=fleet.replicas // 2, cards_each=2),
+    "prefix-aware router": lambda fleet: dict(router="prefix-aware"),
 }
 
 
@@ -69,7 +70,7 @@ class Case:
 
     def kept(self, remedy: str) -> tuple[float, str]:
         """Share of the requests within the SLO, and what limits the fleet."""
-        run = REMEDIES[remedy](self.fleet).serve(self.traffic)
+        run = replace(self.fleet, **REMEDIES[remedy](self.fleet)).serve(self.traffic)
         return self.slo.kept_share(run), binding_limit(run, self.slo)
 
 
@@ -78,18 +79,16 @@ def the_cases(lab: Lab) -> list[Case]:
     few, many = (150, 300) if lab.quick else (300, 600)  # the caches of the others take 300 to fill
     usual, patient = SLO(2.0, 0.1), SLO(5.0, 0.2)
 
-    def drawn(pattern: str, n: int, rate: float, burstiness: float = 1.0) -> list[TrafficRequest]:
-        return draw_traffic(pattern, n, rate, burstiness, lab.seed)
-
+    seed = lab.seed
     return [
-        Case("many short chats", "4 x max_num_seqs", usual, replace(fleet, max_num_seqs=32), drawn("chat", many, 9.0)),
-        Case("long prompts", "chunks of 512", usual, fleet, drawn("summarisation", few, 2.8)),
-        Case("long answers", "8-bit weights", usual, fleet, drawn("code", 300, 2.8)),
+        Case("many short chats", "4 x max_num_seqs", usual, replace(fleet, max_num_seqs=32), draw_traffic("chat", many, 9.0, seed=seed)),
+        Case("long prompts", "chunks of 512", usual, fleet, draw_traffic("summarisation", few, 2.8, seed=seed)),
+        Case("long answers", "8-bit weights", usual, fleet, draw_traffic("code", 300, 2.8, seed=seed)),
         Case(
             "talks that come back", "prefix-aware router", usual, fleet,
             conversations(75, 5, 8.0, lab.seed),
         ),
-        Case("bursts", "a card more", patient, fleet, drawn("summarisation", 2 * few // 3, 1.6, 0.05)),
+        Case("bursts", "a card more", patient, fleet, draw_traffic("summarisation", 2 * few // 3, 1.6, 0.05, seed)),
     ]  # fmt: skip
 
 
@@ -166,10 +165,8 @@ def draw_matrix(cases: list[Case], kept: dict[str, dict[str, float]]) -> Figure:
         for x, (name, value) in enumerate(zip(REMEDIES, row, strict=True)):
             ax.text(x, y, f"{value:.0f}", ha="center", va="center", color=INK)
             if name == case.remedy:
-                ax.add_patch(_frame(x, y))
+                ax.add_patch(
+                    Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, fill=False, edgecolor=INK, linewidth=1.6)
+                )
     ax.set(xlabel="remedy", ylabel="traffic")
     return fig
-
-
-def _frame(x: int, y: int) -> Rectangle:
-    return Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, fill=False, edgecolor=INK, linewidth=1.6)

@@ -10,13 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase1_tokens_embeddings.weights import find_card, find_shape
 from phase4_scheduler.engine import SchedulerConfig
-from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost
+from phase4_scheduler.simulator.cost_model import FittedCost
 from phase4_scheduler.simulator.fleet import ReplicaConfig, serve_fleet
-from phase4_scheduler.simulator.latency import summarise
-from phase4_scheduler.simulator.routers import ROUTERS, LeastLoaded, PowerOfTwo, PrefixAware, RoundRobin
-from phase4_scheduler.simulator.trace_files import read_trace
+from phase4_scheduler.simulator.routers import LeastLoaded, PowerOfTwo, PrefixAware, RoundRobin
 from phase4_scheduler.simulator.traffic import TrafficRequest, arrival_times, draw_traffic
 from phase4_scheduler.simulator.virtual_time import simulate
 
@@ -150,23 +147,3 @@ def test_prefix_aware_chooses_as_vllm_router_does():
         recorded = [json.loads(line) for line in lines]
     same = [router.choose(request(*r["hash_ids"]), r["loads"]) == r["chosen"] for r in recorded]
     assert len(same) == 1000 and sum(same) >= 990
-
-
-@pytest.mark.parametrize("count", [400, pytest.param(5000, marks=pytest.mark.proof)])
-def test_the_prefix_aware_router_finds_what_chance_does_not(count, data, tmp_path):
-    """Requests of the Mooncake trace on four A100."""
-    packed = data / "traffic" / "mooncake_conversation.jsonl.gz"
-    if not packed.is_file():
-        pytest.skip(f"needs {packed}")
-    with gzip.open(packed, "rt") as lines:
-        (tmp_path / "trace.jsonl").write_text("".join(line for line, _ in zip(lines, range(count))))
-    traffic = read_trace(tmp_path / "trace.jsonl")
-    cost = ComputedCost.of(find_shape("qwen2.5-7b"), find_card("a100-80"))
-    limits = SchedulerConfig(max_num_seqs=256, max_num_batched_tokens=8192, max_model_len=cost.max_context)
-    config = ReplicaConfig(cost, limits, cost.num_blocks // 32, block_size=512)
-    by_chance, aware = (
-        serve_fleet(traffic, config, 4, ROUTERS[name]()) for name in ("round-robin", "prefix-aware")
-    )
-    assert len(by_chance.records) == len(aware.records) == count
-    assert aware.hit_rate >= 2 * by_chance.hit_rate > 0
-    assert summarise(aware.records).ttft.p95 <= summarise(by_chance.records).ttft.p95

@@ -39,15 +39,6 @@ def test_sizes_that_were_held_back_are_predicted_within_15_percent_on_every_mach
     assert {key: error for key, error in errors.items() if error > 0.15} == {}
 
 
-def test_a_fit_finds_a_wire_again_that_is_known():
-    sizes = np.arange(2048, 2**26, 8192, dtype=float)
-    wire = fit_wire(sizes, np.maximum(20e-6, sizes / 100e9))
-    assert wire(4096) == pytest.approx(20e-6, rel=0.01)
-    assert wire(2**25) == pytest.approx(2**25 / 100e9, rel=0.02)
-    assert wire(2**28) == pytest.approx(2**28 / 100e9, rel=0.02)  # beyond the last point
-    assert wire.bandwidth == pytest.approx(100e9, rel=0.02)
-
-
 def test_a_ring_of_two_has_a_third_of_the_rounds_of_a_ring_of_four_with_pieces_twice_as_large():
     four = find_wire("a100_pairwise_nvlink", "all_reduce", 4)
     two = ring(four, 2)

@@ -9,7 +9,7 @@ from phase2_attention_kvcache.model import Transformer
 from phase4_scheduler.engine import EngineConfig, LLMEngine, SchedulerConfig
 from phase4_scheduler.features.recording import record
 from phase4_scheduler.simulator import load_tests
-from phase4_scheduler.simulator.batching import Job, mixed_jobs, serve_continuously, serve_statically
+from phase4_scheduler.simulator.batching import Job, serve_continuously, serve_statically
 from phase4_scheduler.simulator.cost_model import FittedCost
 from phase4_scheduler.simulator.latency import summarise
 from phase4_scheduler.simulator.load_tests import Server, Stall, capacity, stall_traffic
@@ -123,11 +123,3 @@ def test_static_and_continuous_give_the_same_tokens_and_count_their_steps(make_e
     computed = lambda served: sum(sum(event["tokens"].values()) for event in served.events)  # noqa: E731
     assert computed(padded) > computed(lenient)
     engine.core.block_manager.check_integrity()
-
-
-def test_mixed_jobs_keep_to_the_patterns():
-    lengths = dict(summarisation=(250, 500, 12, 37), chat=(6, 25, 12, 62), code=(25, 62, 62, 250))
-    for job in mixed_jobs(60, vocab_size=50, shrink=8, seed=3):
-        *isl, least, most = lengths[job.name.split("-")[0]]
-        assert isl[0] <= len(job.prompt) <= isl[1]
-        assert least <= job.osl <= most
