@@ -29,7 +29,6 @@ def story(lab: Lab) -> None:
     lab.say("""No model here, only numbers. A request has so many tokens, and before each step the scheduler
         says how many of them are computed. A block holds 4 tokens.""")
     chapters.one_budget_for_all(lab)
-    chapters.in_pieces_or_whole(lab)
     chapters.memory_runs_short(lab)
     chapters.urgent_first(lab)
 

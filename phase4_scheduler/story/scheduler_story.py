@@ -87,34 +87,6 @@ def one_budget_for_all(lab: Lab) -> None:
     lab.record(shared_budget=played.steps)
 
 
-def in_pieces_or_whole(lab: Lab) -> None:
-    lab.title("A long prompt, in pieces or whole")
-    lab.say("""Without chunks a prompt has to go through in one step, so the budget must be as large as the longest
-        prompt. The same three again, and this time Lea brings 400 tokens.""")
-    rows, longest = [], {}
-    for name, chunked, budget in (("whole", False, 512), ("in pieces", True, 64), ("in pieces", True, 16)):
-        arrivals = {1: [ask("Ann", 3, 40), ask("Ben", 4, 40)], 3: [ask("Lea", 400, 4)]}
-        played = play(arrivals, max_num_batched_tokens=budget, chunked_prefill=chunked)
-        # A step takes as long as its tokens; what matters here is the largest one that Ann has to wait for.
-        sizes = [sum(step.values()) for step in played.steps if "Ann" in step]
-        longest[name, budget] = max(sizes)
-        rows.append([name, budget, max(sizes), played.first_step["Lea"] - 2])
-    lab.predict(
-        claim="longest-step",
-        question="tokens in the largest step Ann waits for: Lea's 400 whole, and in pieces of a budget of 64",
-        predicted=[400 + 2, 64],
-        measured=[longest["whole", 512], longest["in pieces", 64]],
-        note="A step takes longer the more tokens it computes, and all its users wait until its end.",
-    )
-    lab.table(
-        "Ann and Ben write, Lea comes with 400 tokens",
-        ["Lea's prompt", "budget", "largest step (tokens)", "steps until Lea's first word"],
-        rows,
-    )
-    lab.say("""Pieces protect the requests in decode, and the new one pays for it with more steps. A small
-        budget shifts it further. Which one suits you depends on your SLOs.""")
-
-
 def memory_runs_short(lab: Lab) -> None:
     lab.title("Memory runs short: a request is preempted")
     lab.say("""Now the memory has 10 blocks, 40 tokens. Ann and Ben bring 14 tokens each and both get in. But
