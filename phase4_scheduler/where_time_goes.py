@@ -5,8 +5,8 @@ reads every key and value once, and samples the tokens. The time of each part ca
 the bandwidth of the memory.
 
 You will see a step by its parts, for 1, 16 and 64 users, and the gain of two changes: weights that are repacked
-once instead of at every step, and a kernel that reads keys and values where they lie. A third: weights in fewer bits. Then what does *not* cost anything: a queue a
-hundred times as long; and what ten times the context really costs.
+once instead of at every step, and a kernel that reads keys and values where they lie. A third: weights in fewer bits. Then what does
+*not* cost anything: a queue a hundred times as long; and what ten times the context really costs.
 
 It runs at GPT-2's size with random weights, on the CPU: speed does not depend on the weights.
 """
