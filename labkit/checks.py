@@ -3,12 +3,26 @@ ValueError that names the value and the range."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, get_type_hints
 
 from labkit.foreign import quoted
 
 Check = Callable[[str, Any], Any]
+
+
+def check_fields(data: Any) -> None:
+    """Check the fields of a dataclass object that are declared as `Annotated[type, check]`, also of a frozen one."""
+    for name, check in checks_of(type(data)).items():
+        vars(data)[name] = check(name, getattr(data, name))
+
+
+@cache
+def checks_of(kind: type) -> dict[str, Check]:
+    """The checks of a dataclass, by the name of the field."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
 
 
 def whole(low: int, high: float = math.inf, allowed: str = "", optional: bool = False) -> Check:

@@ -67,8 +67,8 @@ from exercises.judging.side_by_side import passed, speed, timed
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.quantization.quantized_formats import FORMATS, Format
 from phase2_attention_kvcache.quantization.quantized_linear import quantize_model, weight_bytes_of
+from phase4_scheduler.assembly import load_tokenizer
 from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.engine.build import load_tokenizer
 
 passed("p2e8_int4_groups", pack, unpack)
 model = quantize_model(Transformer.from_pretrained("tales"), "q4_0")

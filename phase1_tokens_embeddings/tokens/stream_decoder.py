@@ -1,7 +1,7 @@
-"""Text from tokens as they arrive."""
+"""Text from tokens as they arrive, up to a stop string."""
 
 import codecs
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, Protocol
 
 
@@ -71,3 +71,46 @@ class StreamDecoder:
     def finish(self) -> str:
         """No more tokens will come: return the bytes that still wait ("�" for an unfinished character)."""
         return self._utf8.decode(b"", final=True)
+
+
+class StopStrings:
+    """Finds strings that end an answer, in text as it arrives.
+
+    A stop string may begin in one token and end three tokens later. So text that might be the beginning of
+    one is held back until it is clear: a user must never see half of it. No other text waits.
+
+    Args:
+        keep: show the string that was found as well.
+
+    >>> stops = StopStrings(["END"])
+    >>> stops.push("the E"), stops.push("ND of it"), stops.found
+    ('the ', '', 'END')
+    """
+
+    def __init__(self, stop: Sequence[str], keep: bool = False) -> None:
+        self._stop, self._keep, self._held = stop, keep, ""
+        self.found: str | None = None  # the stop string that ended the text
+
+    def push(self, new: str, counts: bool = True) -> str:
+        """Take text; return what is certain now. `counts` is False where the answer must not end yet."""
+        if self.found is not None:
+            return ""
+        text, old = self._held + new, len(self._held)
+        if counts:
+            # A string ends in the new text: what is held back was searched before, or came too early to count.
+            places = ((text.find(s, max(0, old + 1 - len(s))), -len(s), s) for s in self._stop)
+            # The first to begin; of two that begin together the longer one.
+            at, _, self.found = min((p for p in places if p[0] >= 0), default=(0, 0, None))
+            if self.found is not None:
+                self._held = ""
+                return text[: at + len(self.found)] if self._keep else text[:at]
+        # Characters at the end that may be the beginning of a stop string, but not all of it.
+        sizes = (n for s in self._stop for n in range(1, min(len(s), len(text) + 1)) if text.endswith(s[:n]))
+        certain = len(text) - max(sizes, default=0)
+        self._held = text[certain:]
+        return text[:certain]
+
+    def finish(self) -> str:
+        """No more text will come: return what waits."""
+        held, self._held = self._held, ""
+        return held

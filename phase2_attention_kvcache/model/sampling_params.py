@@ -6,15 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import torch
 
-from labkit.checks import Check, allowed_ids, biases, flag, real, texts, token_ids, whole
+from labkit.checks import allowed_ids, biases, check_fields, flag, real, texts, token_ids, whole
 
 # A temperature below this is greedy. vLLM has the same limit, but first raises anything between 0 and 0.01
 # to 0.01: there only 0 itself is greedy.
 GREEDY_BELOW = 1e-5
+MOST_ANSWERS = 16_384  # to one prompt: VLLM_MAX_N_SEQUENCES
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class SamplingParams:
         stop: strings that end the answer; given as one or several, kept as a tuple.
         stop_token_ids: tokens that end the answer, kept as a tuple, each once.
         allowed_token_ids: only these tokens may be picked, kept as a tuple, each once; None: all.
-        bad_words: texts that the answer must not hold. Their tokens come with `with_bad_words`.
+        bad_words: texts that the answer must not hold. Their tokens come with `fitted`.
         include_stop_str_in_output: whether the text keeps the string that ended it.
         ignore_eos: go on after the end-of-text token (for benchmarks).
         logprobs: report the log probability of the chosen token and of this many of the most probable ones.
@@ -52,7 +53,7 @@ class SamplingParams:
     Source: vllm/sampling_params.py. (vLLM also takes logprobs=-1 for "the whole vocabulary".)
     """
 
-    n: Annotated[int, whole(1)] = 1
+    n: Annotated[int, whole(1, MOST_ANSWERS, f"a whole number from 1 to {MOST_ANSWERS:,}")] = 1
     temperature: Annotated[float, real(0, math.inf, "0 or above (0 is greedy)")] = 1.0
     top_p: Annotated[float, real(0, 1, "above 0 and at most 1", above_low=True)] = 1.0
     top_k: Annotated[int, whole(-1, allowed="1 or above, or 0 (or -1) for all tokens")] = 0
@@ -77,8 +78,7 @@ class SamplingParams:
     cache: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name, check in CHECKS.items():
-            vars(self)[name] = check(name, getattr(self, name))  # its fields are guarded: it is frozen
+        check_fields(self)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(
                 f"min_tokens is {self.min_tokens}: it must be at most max_tokens, {self.max_tokens}"
@@ -98,37 +98,36 @@ class SamplingParams:
             if token > (last := vocab_size - 1):
                 raise ValueError(f"{name} holds the token {token}: this vocabulary goes from 0 to {last}")
 
-    def with_bad_words(self, encode: Callable[[str], list[int]]) -> SamplingParams:
-        """The same, with the tokens of `bad_words`: as they stand at the beginning of a text and behind a space."""
+    def fitted(self, vocab_size: int, encode: Callable[[str], list[int]] | None) -> SamplingParams:
+        """As a model takes them, with the tokens of `bad_words`. Raises ValueError: they do not fit it.
+
+        Args:
+            encode: the tokenizer's; None: there is none.
+        """
+        self.check_vocabulary(vocab_size)
+        if (self.stop or self.bad_words) and encode is None:
+            raise ValueError("stop strings and bad_words need text: give the engine a tokenizer")
         found: list[tuple[int, ...]] = []
-        for word in self.bad_words:
+        for word in self.bad_words:  # as they stand at the beginning of a text and behind a space
             first, behind_space = (tuple(encode(text + word.lstrip())) for text in ("", " "))
             found.append(first)
             if behind_space[0] != first[0] and len(behind_space) == len(first):
                 found.append(behind_space)
-        vars(other := copy(self)).update(bad_words_token_ids=tuple(found), cache={})
-        return other
+        return self._with(bad_words_token_ids=tuple(found), cache={}) if found else self
 
     def for_answer(self, index: int) -> SamplingParams:
         """Those of answer `index` of n as a request: seed + index, as in vLLM; only the first reports on the prompt."""
         seed = None if self.seed is None else (self.seed + index) % 2**64
-        prompt_logprobs = None if index else self.prompt_logprobs
-        vars(other := copy(self)).update(n=1, seed=seed, prompt_logprobs=prompt_logprobs)
-        return other
+        return self._with(n=1, seed=seed, prompt_logprobs=None if index else self.prompt_logprobs)
 
     def with_seed(self, seed: int) -> SamplingParams:
         """A copy with this seed. It shares the values that are computed once."""
-        vars(other := copy(self)).update(seed=seed)
+        return self._with(seed=seed)
+
+    def _with(self, **changes: Any) -> SamplingParams:
+        vars(other := copy(self)).update(changes)
         return other
 
     def make_generator(self) -> torch.Generator | None:
         """The request's own random numbers; None without a seed."""
         return None if self.seed is None else torch.Generator().manual_seed(self.seed % 2**64)
-
-
-# By the name of the parameter.
-CHECKS: dict[str, Check] = {
-    name: hint.__metadata__[0]
-    for name, hint in get_type_hints(SamplingParams, include_extras=True).items()
-    if hasattr(hint, "__metadata__")
-}

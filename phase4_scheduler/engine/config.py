@@ -1,7 +1,9 @@
 """The settings of a scheduler, and of a whole engine."""
 
 from dataclasses import dataclass
-from numbers import Integral
+from typing import Annotated
+
+from labkit.checks import check_fields, whole
 
 
 @dataclass(frozen=True)
@@ -15,20 +17,18 @@ class SchedulerConfig:
             engine the model's context.
         chunked_prefill: whether a prompt may be computed in several steps.
         long_prefill_token_threshold: the most tokens of one request in a step while others live; 0: no limit.
-        policy: order of the waiting queue, and victim of a preemption: a name in `policy.py`, or a policy of your own.
+        policy: order of the waiting queue, and victim of a preemption: a name in `policy.py`, or a class of your own.
     """
 
-    max_num_seqs: int = 64
-    max_num_batched_tokens: int = 2048
-    max_model_len: int | None = None
+    max_num_seqs: Annotated[int, whole(1)] = 64
+    max_num_batched_tokens: Annotated[int, whole(1)] = 2048
+    max_model_len: Annotated[int | None, whole(1, optional=True)] = None
     chunked_prefill: bool = True
-    long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold: Annotated[int, whole(0)] = 0
     policy: object = "fcfs"
 
     def __post_init__(self) -> None:
-        check_whole(self, 1, "max_num_seqs", "max_num_batched_tokens")
-        check_whole(self, 1, "max_model_len", optional=True)
-        check_whole(self, 0, "long_prefill_token_threshold")
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -44,26 +44,8 @@ class EngineConfig(SchedulerConfig):
         seed: for requests that have no seed of their own.
     """
 
-    num_blocks: int | None = None
-    block_size: int = 16
+    num_blocks: Annotated[int | None, whole(1, optional=True)] = None
+    block_size: Annotated[int, whole(1)] = 16
     enable_prefix_caching: bool = True
     enforce_eager: bool = False
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole(self, 1, "block_size")
-        check_whole(self, 1, "num_blocks", optional=True)
-        check_whole(self, -(2**63), "seed")
-
-
-def check_whole(config: object, least: int, *names: str, optional: bool = False) -> None:
-    """Each of these settings must be a whole number of at least `least`, or, if `optional`, None."""
-    for name in names:
-        value = getattr(config, name)
-        if value is None and optional:
-            continue
-        if not isinstance(value, Integral) or isinstance(value, bool):
-            raise ValueError(f"{name} is {value!r}: it must be a whole number")
-        if value < least:
-            raise ValueError(f"{name} is {value}: it must be {least} or more")
+    seed: Annotated[int, whole(-(2**63))] = 0

@@ -5,14 +5,22 @@ one takes its place in the next step. That is continuous batching (Yu et al., "O
 iteration-level scheduling).
 """
 
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging import BlockManager
+from phase4_scheduler import ASSEMBLY
+from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.model_runner import ModelRunner, Sampled
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerOutput
+
+Clock = Callable[[], float]  # seconds
 
 
 class EngineDeadError(RuntimeError):
@@ -64,18 +72,18 @@ class EngineCore:
 
     Attributes:
         requests: those that are alive, by id.
+        deciding: held while blocks and queues change. Other threads may add and finish requests while the model computes.
         kv_caches: the runner's, and those of extensions that use the same block tables.
 
     Source: vllm/v1/engine/core.py.
     """
 
-    def __init__(
-        self, scheduler: Scheduler, runner: ModelRunner, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, runner: ModelRunner, clock: Clock = time.perf_counter) -> None:
         self.scheduler, self.runner, self.clock = scheduler, runner, clock
         self.block_manager, self.model = scheduler.block_manager, runner.model
         self.requests: dict[str, Request] = {}
         self.kv_caches = [runner.kv_cache]  # all that follow this block manager
+        self.deciding = threading.RLock()
         self.num_steps = 0
         self._num_idle_steps = 0
 
@@ -85,23 +93,33 @@ class EngineCore:
         """Schedule, execute and sample, update, hand out: one output for each request that grew."""
         began, output, results = self.next_results()
         ended = self.clock()
-        known = [len(s.request.token_ids) for s in output.scheduled]
-        self.scheduler.update(output, [result.token_ids for result in results])
-        outputs = []
-        for s, result, num_known in zip(output.scheduled, results, known, strict=True):
-            request = s.request
-            if request.first_scheduled_time is None:
-                request.first_scheduled_time = began
-            # Otherwise it is still in its prompt, or it was aborted meanwhile.
-            if len(request.token_ids) > num_known and self.requests.get(request.request_id) is request:
-                outputs.append(self.hand_out(s, result, request.token_ids[num_known:]))
-        self._notice_standstill(output)
-        return EngineCoreOutputs(outputs, output, began, ended)
+        with self.deciding:
+            known = [len(s.request.token_ids) for s in output.scheduled]
+            self.scheduler.update(output, [result.token_ids for result in results])
+            outputs = []
+            for s, result, num_known in zip(output.scheduled, results, known, strict=True):
+                request = s.request
+                if request.first_scheduled_time is None:
+                    request.first_scheduled_time = began
+                # Otherwise it is still in its prompt, or it was aborted meanwhile.
+                if len(request.token_ids) > num_known and self.requests.get(request.request_id) is request:
+                    outputs.append(self.hand_out(s, result, request.token_ids[num_known:]))
+            self.num_steps += bool(output.scheduled)
+            busy = output.scheduled or output.preempted or self.scheduler.waits_for_others
+            self._num_idle_steps = 0 if busy or not self.scheduler.has_requests else self._num_idle_steps + 1
+            if self._num_idle_steps > 2:
+                raise RuntimeError("requests wait, and the scheduler schedules none of them: it is stuck")
+            return EngineCoreOutputs(outputs, output, began, ended)
 
     def next_results(self) -> tuple[float, SchedulerOutput, list[Sampled]]:
         """When the next step began, what it is, and what it brought. An extension may have several under way."""
-        began, output = self.clock(), self.scheduler.schedule()
+        began, output = self.decide()
         return began, output, self.execute(output)
+
+    def decide(self) -> tuple[float, SchedulerOutput]:
+        """Now, and the next step."""
+        with self.deciding:
+            return self.clock(), self.scheduler.schedule()
 
     def execute(self, output: SchedulerOutput) -> list[Sampled]:
         """What `ModelRunner.run` returns. An extension may do something before it or after it."""
@@ -114,15 +132,6 @@ class EngineCore:
             del self.requests[request.request_id]
         return output_of(request, token_ids, list(result.logprobs[: len(token_ids)]))
 
-    def _notice_standstill(self, output: SchedulerOutput) -> None:
-        """Count the step; raise RuntimeError for a scheduler that schedules nothing for ever."""
-        self.num_steps += bool(output.scheduled)
-        scheduler = self.scheduler
-        idle = not (output.scheduled or output.preempted) and scheduler.has_requests
-        self._num_idle_steps = self._num_idle_steps + 1 if idle and not scheduler.waits_for_others else 0
-        if self._num_idle_steps > 2:
-            raise RuntimeError("requests wait, and the scheduler schedules none of them: it is stuck")
-
     # ------------------------------------------------------------------ requests come and go
 
     def add(self, request: Request) -> None:
@@ -131,24 +140,19 @@ class EngineCore:
         Raises:
             ValueError: its id is in use, or it could never be served. The core is as it was before.
         """
-        if request.request_id in self.requests:
-            raise ValueError(
-                f"request id {request.request_id!r} is in use: give each request an id of its own"
-            )
+        if (name := request.request_id) in self.requests:
+            raise ValueError(f"request id {name!r} is in use: give each request an id of its own")
         request.queued_time = self.clock()
-        # Before the scheduler knows of it: another thread's step may bring its first token at once.
-        self.requests[request.request_id] = request
-        try:
+        with self.deciding:
             self.scheduler.add(request)
-        except ValueError:
-            del self.requests[request.request_id]
-            raise
+            self.requests[name] = request
 
     def finish(self, request_id: str, reason: str) -> None:
         """End a request, and free what it holds. Fine if it has ended already."""
-        request = self.requests.pop(request_id, None)
-        if request is not None:
-            self.scheduler.finish(request, reason)
+        with self.deciding:
+            request = self.requests.pop(request_id, None)
+            if request is not None:
+                self.scheduler.finish(request, reason)
 
     def shutdown(self) -> None:
         """End what the core holds outside this process."""
@@ -163,3 +167,19 @@ def output_of(
     times = (r.queued_time, r.first_scheduled_time)
     ends, counts = (r.finish_reason, r.stop_reason), (r.num_cached_tokens, r.num_preemptions)
     return EngineCoreOutput(r.request_id, token_ids, logprobs, *ends, *times, *counts, error)
+
+
+def build_core(
+    model: Transformer, config: EngineConfig, *, clock: Clock = time.perf_counter, **parts: Any
+) -> EngineCore:
+    """The core of an engine. The plain parts need `config.num_blocks`.
+
+    Args:
+        parts: what the assembly takes beside it: parts of your own, and settings of extensions.
+    """
+    if ASSEMBLY is not None:
+        return import_module(ASSEMBLY).build_core(model, config, clock=clock, **parts)
+    longest = config.max_model_len or model.config.max_context
+    manager = BlockManager(config.num_blocks, config.block_size, config.enable_prefix_caching)
+    scheduler = Scheduler(replace(config, max_model_len=longest), manager)
+    return EngineCore(scheduler, ModelRunner.create(model, config, manager.num_blocks), clock)

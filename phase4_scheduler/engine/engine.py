@@ -6,6 +6,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,9 @@ from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import Tokenizer
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase4_scheduler.engine.build import build_core, load_model, load_tokenizer, split_settings
+from phase4_scheduler import ASSEMBLY
 from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.core import EngineCore, EngineCoreOutputs
+from phase4_scheduler.engine.core import Clock, EngineCore, EngineCoreOutputs, build_core
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
 from phase4_scheduler.engine.outputs import RequestOutput
 from phase4_scheduler.engine.request import make_request
@@ -30,7 +32,7 @@ class LLMEngine:
         config: the core's settings.
         clock: seconds; replaceable for tests.
         parts: parts of your own instead of the course's (`block_manager`, `scheduler`, `kv_cache`), and settings of
-            features: see `build_core`.
+            features: see `phase4_scheduler.assembly.build_core`.
 
     Threads: one of them steps. Any may add and abort requests meanwhile.
 
@@ -46,7 +48,7 @@ class LLMEngine:
         tokenizer: Tokenizer | None = None,
         config: EngineConfig | None = None,
         *,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Clock = time.perf_counter,
         **parts: Any,
     ) -> None:
         self.core: EngineCore = build_core(model, config or EngineConfig(), clock=clock, **parts)
@@ -55,7 +57,7 @@ class LLMEngine:
         self.output_processor = OutputProcessor()
         self._stepping = threading.Lock()
         self._outputs: list[RequestOutput] = []  # of a step that an interruption kept from its caller
-        self._num_ids = 0  # requests that were given an id by the engine
+        self._ids = (f"request-{i}" for i in count(1))  # for requests that are given an id by the engine
 
     @classmethod
     def from_pretrained(
@@ -66,10 +68,7 @@ class LLMEngine:
         Raises:
             LabError: no such model or device. ValueError: a setting out of range, or unknown.
         """
-        folder = find_model(path_or_name)
-        config, features = split_settings(settings)
-        model = load_model(folder, dtype, device, features)
-        return cls(model, load_tokenizer(folder), config, features=features)
+        return import_module(ASSEMBLY).load_engine(cls, find_model(path_or_name), dtype, device, settings)
 
     @property
     def has_unfinished_requests(self) -> bool:
@@ -98,24 +97,23 @@ class LLMEngine:
         return outputs
 
     def _hand_out(self, step: EngineCoreOutputs) -> list[RequestOutput]:
-        """The step's outputs, each told to its request's `on_output`; those of failed requests last."""
+        """The step's outputs, each told to its request's `on_output`."""
         process, parents = self.output_processor.process, self.output_processor.parents
         processed = [p for new in step.outputs if (p := process(new, step.ended)) is not None]
         for p in processed:
             for request_id in p.to_finish:
                 self.core.finish(request_id, p.reason)
         outputs: list[RequestOutput] = []
-        failed: list[RequestOutput] = []
         for p in processed:
             if parents.get(p.parent.request_id) is not p.parent:
                 continue  # an on_output has just aborted it
             if p.output.finished:
                 self.output_processor.drop(p.parent.request_id)
-            (outputs if p.output.error is None else failed).append(p.output)
+            outputs.append(p.output)
             error = self._tell(p.parent, p.output)
             if error and parents.get(p.parent.request_id) is p.parent:
-                failed.append(self._end(p.parent, "error", error))
-        return outputs + failed
+                outputs.append(self._end(p.parent, "error", error))
+        return outputs
 
     def _end(self, parent: ParentRequest, reason: str, error: str | None = None) -> RequestOutput:
         """End all answers of a request. Returns its last output."""
@@ -127,10 +125,9 @@ class LLMEngine:
 
     def _tell(self, parent: ParentRequest, output: RequestOutput) -> str | None:
         """Call a request's own `on_output`, if it has one. Returns what went wrong in it."""
-        if parent.on_output is None:
-            return None
         try:
-            parent.on_output(output)
+            if parent.on_output is not None:
+                parent.on_output(output)
         except Exception as error:
             return f"on_output raised {type(error).__name__}: {error}"
         return None
@@ -165,14 +162,10 @@ class LLMEngine:
         )
         # Before the core knows of it: another thread's step may bring its first token at once.
         self.output_processor.add(parent)
-        added: list[str] = []
         try:
-            for answer in parent.requests:
+            for answer in parent.requests:  # they are alike: if one is refused, it is the first
                 self.core.add(answer)
-                added.append(answer.request_id)
         except ValueError:
-            for answer_id in added:
-                self.core.finish(answer_id, "abort")
             self.output_processor.drop(request_id)
             raise
 
@@ -182,10 +175,9 @@ class LLMEngine:
         Its `on_output` gets a last output, with finish_reason "abort".
         """
         parent = self.output_processor.parents.get(request_id)
-        if parent is None:
-            return False
-        self._tell(parent, self._end(parent, "abort"))
-        return True
+        if parent is not None:
+            self._tell(parent, self._end(parent, "abort"))
+        return parent is not None
 
     # ------------------------------------------------------------------ whole answers and streams
 
@@ -214,22 +206,17 @@ class LLMEngine:
         if len(params) != len(prompts):
             raise ValueError(f"{len(params)} params for {len(prompts)} prompts: give one, or one for each")
         whole: dict[str, RequestOutput] = {}
-        waiting: set[str] = set()
 
         def collect(output: RequestOutput) -> None:  # also of steps that other callers drive
             empty = RequestOutput(output.request_id, output.prompt, output.prompt_token_ids, [])
             whole.setdefault(output.request_id, empty).add(output)
-            if output.finished:
-                waiting.discard(output.request_id)
 
         ids: list[str] = []
         try:
             for prompt, p in zip(prompts, params, strict=True):
-                request_id = self._new_id()
-                self.add_request(request_id, prompt, p, on_output=collect)
-                ids.append(request_id)
-            waiting.update(ids)
-            while waiting:
+                ids.append(self._new_id())
+                self.add_request(ids[-1], prompt, p, on_output=collect)
+            while not all(i in whole and whole[i].finished for i in ids):
                 self.step()
         except BaseException:
             for request_id in ids:
@@ -256,7 +243,4 @@ class LLMEngine:
             self.abort(request_id)
 
     def _new_id(self) -> str:
-        while True:
-            self._num_ids += 1
-            if (request_id := f"request-{self._num_ids}") not in self.output_processor.parents:
-                return request_id
+        return next(new for new in self._ids if new not in self.output_processor.parents)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -43,40 +43,32 @@ class StepBatch:
         first_rows: of each request, where its rows begin. Others: see `StepLayout`.
     """
 
-    token_ids: list[int]
-    positions: list[int]
-    slots: list[int]
-    first_rows: list[int]
     query_lens: list[int]
     context_lens: list[int]
     block_tables: list[list[int]]
+    token_ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    first_rows: list[int] = field(default_factory=list)
 
     @classmethod
     def build(cls, scheduled: Sequence[Scheduled], block_size: int) -> StepBatch:
-        token_ids: list[int] = []
-        positions: list[int] = []
-        slots: list[int] = []
-        first_rows: list[int] = []
-        for s in scheduled:
-            blocks, first, n = s.request.block_table.block_ids, s.num_computed, s.num_tokens
-            first_rows.append(len(token_ids))
-            token_ids += s.token_ids
+        lens = [s.num_tokens for s in scheduled]
+        tables = [s.request.block_table.block_ids for s in scheduled]
+        batch = cls(lens, [s.num_computed + s.num_tokens for s in scheduled], tables)
+        for s, blocks in zip(scheduled, tables, strict=True):
+            first, n = s.num_computed, s.num_tokens
+            batch.first_rows.append(len(batch.token_ids))
+            batch.token_ids += s.token_ids
             if n == 1:
-                positions.append(first)
-                slots.append(blocks[first // block_size] * block_size + first % block_size)
+                batch.positions.append(first)
+                batch.slots.append(blocks[first // block_size] * block_size + first % block_size)
             else:
                 place = np.arange(first, first + n)
-                positions += place.tolist()
-                slots += (np.array(blocks)[place // block_size] * block_size + place % block_size).tolist()
-        return cls(
-            token_ids,
-            positions,
-            slots,
-            first_rows,
-            query_lens=[s.num_tokens for s in scheduled],
-            context_lens=[s.num_computed + s.num_tokens for s in scheduled],
-            block_tables=[s.request.block_table.block_ids for s in scheduled],
-        )
+                slots = np.array(blocks)[place // block_size] * block_size + place % block_size
+                batch.positions += place.tolist()
+                batch.slots += slots.tolist()
+        return batch
 
     def layout(self, device: torch.device) -> StepLayout:
         """Where the tokens lie, for a paged cache."""
@@ -97,11 +89,6 @@ class ModelRunner:
         self.model, self.kv_cache = model, kv_cache
         self.generator = torch.Generator().manual_seed(seed % 2**64)
         self.sampler = Sampler(model.config.eos_token_ids, self.generator)
-
-    @classmethod
-    def work_bytes(cls, model: Transformer, config: EngineConfig) -> int:
-        """Bytes that a backend keeps beside the cache."""
-        return 0
 
     @classmethod
     def create(

@@ -63,6 +63,10 @@ class CompletionOutput:
     logprobs: list[dict[int, float]] | None = None
 
 
+def _of_first(name: str) -> property:
+    return property(lambda self: getattr(self.outputs[0], name), doc=f"`{name}` of the first answer.")
+
+
 @dataclass
 class RequestOutput:
     """What the engine says of a request. From `generate`: everything. From `step` and `stream`: what is new.
@@ -99,38 +103,15 @@ class RequestOutput:
         for part in new.outputs:
             known = next((c for c in self.outputs if c.index == part.index), None)
             if known is None:
-                own_lists = dict(
-                    token_ids=list(part.token_ids), logprobs=part.logprobs and list(part.logprobs)
-                )
-                self.outputs.append(replace(part, **own_lists))
+                known = replace(part, token_ids=[], text="", logprobs=None if part.logprobs is None else [])
+                self.outputs.append(known)
                 self.outputs.sort(key=lambda c: c.index)
-            else:
-                known.token_ids += part.token_ids
-                known.text += part.text
-                known.finish_reason, known.stop_reason = part.finish_reason, part.stop_reason
-                if part.logprobs is not None:
-                    known.logprobs += part.logprobs
+            known.token_ids += part.token_ids
+            known.text += part.text
+            known.finish_reason, known.stop_reason = part.finish_reason, part.stop_reason
+            if part.logprobs is not None:
+                known.logprobs += part.logprobs
 
-    @property
-    def token_ids(self) -> list[int]:
-        return self.outputs[0].token_ids
-
-    @property
-    def text(self) -> str:
-        return self.outputs[0].text
-
-    @property
-    def finish_reason(self) -> str | None:
-        return self.outputs[0].finish_reason
-
-    @property
-    def stop_reason(self) -> int | str | None:
-        return self.outputs[0].stop_reason
-
-    @property
-    def logprobs(self) -> list[dict[int, float]] | None:
-        return self.outputs[0].logprobs
-
-    @property
-    def metrics(self) -> RequestMetrics:
-        return self.outputs[0].metrics
+    token_ids, text, logprobs = _of_first("token_ids"), _of_first("text"), _of_first("logprobs")
+    finish_reason, stop_reason = _of_first("finish_reason"), _of_first("stop_reason")
+    metrics = _of_first("metrics")

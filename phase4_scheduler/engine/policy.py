@@ -1,40 +1,32 @@
 """Policies: the order of the waiting queue, and which running request is preempted when the blocks run out.
 
-The scheduler asks a policy for a queue and for a victim, and does not know which policy it has. No queue is searched from end
-to end: ten thousand requests may wait.
+The scheduler does not know which policy it has. No queue is searched from end to end: ten thousand requests may wait.
 """
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
 from phase4_scheduler.engine.request import Request
 
 
-class WaitingQueue(Protocol):
-    def push(self, request: Request) -> None: ...
-    def put_back(self, request: Request) -> None: ...
-    def head(self) -> Request: ...
-    def remove(self, request: Request) -> None: ...
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Request]: ...
-
-
-class FcfsQueue:
-    """First come, first served. A preempted request goes back to the very front."""
+class Fcfs:
+    """First come, first served. A policy of your own has the same methods."""
 
     def __init__(self) -> None:
         self._requests: OrderedDict[str, Request] = OrderedDict()
 
     def push(self, request: Request) -> None:
+        """Queue up a request that has just come."""
         self._requests[request.request_id] = request
 
     def put_back(self, request: Request) -> None:
+        """Queue up a preempted request: at the very front."""
         self._requests[request.request_id] = request
         self._requests.move_to_end(request.request_id, last=False)
 
     def head(self) -> Request:
+        """The request to be admitted next."""
         return next(iter(self._requests.values()))
 
     def remove(self, request: Request) -> None:
@@ -44,7 +36,12 @@ class FcfsQueue:
         return len(self._requests)
 
     def __iter__(self) -> Iterator[Request]:
+        """The requests in the order of admission."""
         return iter(self._requests.values())
+
+    def victim(self, running: Sequence[Request]) -> Request:
+        """The request to preempt, the last to come; `running` is in the order of admission."""
+        return running[-1]
 
 
 def urgency(request: Request) -> tuple[int, float, str]:
@@ -52,8 +49,8 @@ def urgency(request: Request) -> tuple[int, float, str]:
     return request.priority, request.arrival_time, request.request_id
 
 
-class PriorityQueue:
-    """The most urgent first, in a sorted list. A preempted request goes back to its place."""
+class Priority:
+    """The most urgent first, in a sorted list. The least urgent is preempted, and goes back to its place."""
 
     def __init__(self) -> None:
         self._requests: list[Request] = []
@@ -75,45 +72,17 @@ class PriorityQueue:
     def __iter__(self) -> Iterator[Request]:
         return iter(self._requests)
 
-
-class Policy(Protocol):
-    """Attributes: make_queue: makes the waiting queue."""
-
-    make_queue: Callable[[], WaitingQueue]
-
-    def victim(self, running: Sequence[Request]) -> Request:
-        """The request to preempt; `running` is in the order of admission."""
-        ...
-
-
-class Fcfs:
-    """First come, first served; the last to come is preempted."""
-
-    make_queue = FcfsQueue
-
-    def victim(self, running: Sequence[Request]) -> Request:
-        return running[-1]
-
-
-class Priority:
-    """The most urgent first; the least urgent is preempted."""
-
-    make_queue = PriorityQueue
-
     def victim(self, running: Sequence[Request]) -> Request:
         # Of equals the one admitted first, as in vLLM: the answers to one prompt arrive at the same time.
         return max(running, key=lambda request: (request.priority, request.arrival_time))
 
 
-POLICIES: dict[str, type[Policy]] = {"fcfs": Fcfs, "priority": Priority}
+POLICIES: dict[str, type] = {"fcfs": Fcfs, "priority": Priority}
 
 
-def find_policy(policy: str | Policy) -> Policy:
+def find_policy(policy: str | type) -> type:
     """A policy by its name, or one that is given. Raises ValueError: no such policy."""
-    if isinstance(policy, str):
-        if policy not in POLICIES:
-            raise ValueError(f"unknown policy {policy!r}: use {' or '.join(POLICIES)}, or give a Policy")
-        return POLICIES[policy]()
-    if not (callable(getattr(policy, "make_queue", None)) and callable(getattr(policy, "victim", None))):
-        raise ValueError(f"policy is {policy!r}: it needs make_queue() and victim(running)")
-    return policy
+    found = POLICIES.get(policy) if isinstance(policy, str) else policy
+    if not callable(found):
+        raise ValueError(f"unknown policy {policy!r}: use {' or '.join(POLICIES)}, or a class like `Fcfs`")
+    return found

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
+from labkit.checks import real, whole
 from labkit.foreign import quoted
 from phase1_tokens_embeddings.tokens import Tokenizer
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging.block_table import BlockTable
-
-MOST_ANSWERS = 16_384  # VLLM_MAX_N_SEQUENCES
 
 
 class RequestStatus(Enum):
@@ -63,9 +61,8 @@ class Request:
         self.priority = priority
         self.max_tokens = params.max_tokens
         self.min_tokens = params.min_tokens
-        self.stop_token_ids = frozenset(params.stop_token_ids)
-        if not params.ignore_eos:
-            self.stop_token_ids |= frozenset(eos_token_ids)
+        self.eos_token_ids = frozenset(() if params.ignore_eos else eos_token_ids)
+        self.stop_token_ids = self.eos_token_ids.union(params.stop_token_ids)
         self.generator = params.make_generator()  # its own random numbers, if it has a seed
 
         self.status = RequestStatus.WAITING
@@ -89,6 +86,12 @@ class Request:
     @property
     def finished(self) -> bool:
         return self.status is RequestStatus.FINISHED
+
+    def answer(self, index: int) -> Request:
+        """Answer `index` to a request with n > 1, as a request of its own."""
+        name, params = f"{index}_{self.request_id}", self.params.for_answer(index)
+        times = (self.arrival_time, self.priority)
+        return Request(name, self.prompt_token_ids, params, *times, self.eos_token_ids)
 
     def append(self, token_id: int) -> None:
         """Add a token of the answer."""
@@ -118,14 +121,11 @@ class RequestLimits:
 
     def check(self, num_prompt_tokens: int, max_tokens: int | None) -> None:
         """Raise ValueError for a request that could never be served. The message names the limit."""
-        prompt, longest = num_prompt_tokens, self.max_model_len
-        if prompt >= longest:
-            raise ValueError(
-                f"the prompt has {prompt:,} tokens, the context holds {longest:,} with at least one "
-                "of an answer: shorten the prompt"
-            )
-        if max_tokens is not None:
-            longest = min(longest, prompt + max_tokens)
+        prompt, most = num_prompt_tokens, self.max_model_len
+        if prompt >= most:
+            said = f"the prompt has {prompt:,} tokens, the context holds {most:,}"
+            raise ValueError(f"{said} with at least one of an answer: shorten the prompt")
+        longest = most if max_tokens is None else min(most, prompt + max_tokens)
         # Nothing follows the last token, so its key and value are never computed.
         if self.cache_tokens is not None and longest - 1 + self.extra_tokens > self.cache_tokens:
             extra = f" (and {self.extra_tokens} more for each request)" if self.extra_tokens else ""
@@ -159,14 +159,8 @@ def make_request(
         raise ValueError(f"params are {quoted(params)}: give SamplingParams(...)")
     if not isinstance(request_id, str):
         raise ValueError(f"request id {quoted(request_id)} is no text: give a string")
-    if not isinstance(priority, Integral):
-        raise ValueError(
-            f"priority is {quoted(priority)}: it must be a whole number, the smallest goes first"
-        )
-    if not (isinstance(arrival_time, Real) and -1e300 < arrival_time < 1e300):
-        raise ValueError(f"arrival_time is {quoted(arrival_time)}: it must be a number of seconds, or None")
-    if params.n > MOST_ANSWERS:
-        raise ValueError(f"n is {params.n}: at most {MOST_ANSWERS:,} answers to a prompt")
+    whole(-(2**63), allowed="a whole number, the smallest goes first")("priority", priority)
+    real(-1e300, 1e300, "a number of seconds, or None")("arrival_time", arrival_time)
     if isinstance(prompt, str):
         if tokenizer is None:
             raise ValueError("this engine has no tokenizer: give the prompt as token ids")
@@ -179,11 +173,5 @@ def make_request(
     if (wrong := (token_ids < 0) | (token_ids >= vocab)).any():
         value = token_ids[wrong.argmax()]
         raise ValueError(f"token id {value} is out of range: this model takes 0 to {vocab - 1}")
-    params.check_vocabulary(vocab)
-    if (params.stop or params.bad_words) and tokenizer is None:
-        raise ValueError(
-            "stop strings need text (so do bad_words), and this engine has no tokenizer: use token ids"
-        )
-    if params.bad_words:
-        params = params.with_bad_words(tokenizer.encode)
+    params = params.fitted(vocab, tokenizer and tokenizer.encode)
     return Request(request_id, token_ids.tolist(), params, arrival_time, priority, config.eos_token_ids)

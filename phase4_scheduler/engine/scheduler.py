@@ -78,11 +78,10 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, block_manager: BlockManager) -> None:
         self.config, self.block_manager = config, block_manager
-        self.policy = find_policy(config.policy)
         # None: as many tokens as the cache holds, and one more, since the last one is never stored.
         room = (block_manager.num_blocks - 1) * block_manager.block_size
         self.max_model_len = room + 1 if config.max_model_len is None else config.max_model_len
-        self.waiting = self.policy.make_queue()
+        self.waiting = self.policy = find_policy(config.policy)()
         self.running: list[Request] = []
 
     # ------------------------------------------------------------------ deciding a step
@@ -92,9 +91,8 @@ class Scheduler:
         output = SchedulerOutput(self.config.max_num_batched_tokens)
         self._threshold = self.max_tokens_per_request()
         self.schedule_running(output)
-        if (
-            not output.preempted
-        ):  # an admission would take the blocks that were just freed for running requests
+        # An admission would take the blocks that were just freed for running requests.
+        if not output.preempted:
             self.admit_waiting(output)
         for s in output.scheduled:
             s.request.num_computed_tokens += s.num_tokens
@@ -291,7 +289,7 @@ class Scheduler:
         num_output = len(request.output_token_ids)
         if token in request.stop_token_ids and num_output >= request.min_tokens:
             # An ordinary end of text needs no reason.
-            request.stop_reason = token if token in request.params.stop_token_ids else None
+            request.stop_reason = None if token in request.eos_token_ids else token
             return "stop"
         if num_output == request.max_tokens or len(request.token_ids) >= self.max_model_len:
             return "length"

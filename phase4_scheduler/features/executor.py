@@ -12,12 +12,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
+from labkit.checks import whole
 from labkit.errors import LabError
 from phase2_attention_kvcache.model.sampling import SampledTokens, Sampler
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedCache
-from phase4_scheduler.engine.build import Feature
-from phase4_scheduler.engine.config import EngineConfig, check_whole
+from phase4_scheduler.assembly import Feature
+from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore, EngineDeadError
 from phase4_scheduler.engine.model_runner import ModelRunner
 from phase4_scheduler.engine.request import Request
@@ -105,7 +106,8 @@ class Executors(Feature):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        check_whole(self, 1, "tensor_parallel_size", "pipeline_parallel_size")
+        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+            whole(1)(name, getattr(self, name))
         self._on_gpus = False
 
     @property

@@ -9,7 +9,7 @@ import warnings
 
 import torch
 
-from phase4_scheduler.engine.build import Feature
+from phase4_scheduler.assembly import Feature
 from phase4_scheduler.engine.core import (
     EngineCore,
     EngineCoreOutput,
@@ -71,14 +71,15 @@ class FaultIsolatingCore(EngineCore):
         try:
             results = super().execute(output)
         except BaseException:  # the model cannot go on at all: nothing of this step counts
-            for s in reversed(output.scheduled):
-                restart(self.scheduler, s.request)
-                rewind_generator(s.request)
-            for request in output.preempted:  # its blocks may not have reached the swap space
-                self.scheduler.block_manager.free(request.block_table)
-                request.num_computed_tokens = 0
+            with self.deciding:
+                for s in reversed(output.scheduled):
+                    restart(self.scheduler, s.request)
+                    rewind_generator(s.request)
+                for request in output.preempted:  # its blocks may not have reached the swap space
+                    self.block_manager.free(request.block_table)
+                    request.num_computed_tokens = 0
             raise
-        if output.scheduled:
+        with self.deciding:
             for request in self.runner.to_restart:
                 restart(self.scheduler, request)
             for request, message in self.runner.faults:

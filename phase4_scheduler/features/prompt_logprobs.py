@@ -13,7 +13,7 @@ from torch import Tensor
 
 from phase2_attention_kvcache.model.logprobs import report_logprobs
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase4_scheduler.engine.build import Feature
+from phase4_scheduler.assembly import Feature
 from phase4_scheduler.engine.core import EngineCore, EngineCoreOutput
 from phase4_scheduler.engine.model_runner import ModelRunner, Sampled, StepBatch
 from phase4_scheduler.engine.request import Request
@@ -57,9 +57,10 @@ class PromptLogprobsCore(EngineCore):
     def add(self, request: Request) -> None:
         if request.params.prompt_logprobs is not None:
             request.skip_reading_prefix_cache = True
-        super().add(request)
-        if request.skip_reading_prefix_cache:
-            self.runner.prompt_logprobs[request] = [None] * request.num_prompt_tokens
+        with self.deciding:
+            super().add(request)
+            if request.skip_reading_prefix_cache:
+                self.runner.prompt_logprobs[request] = [None] * request.num_prompt_tokens
 
     def hand_out(self, s: Scheduled, result: Sampled, token_ids: list[int]) -> EngineCoreOutput:
         output = super().hand_out(s, result, token_ids)

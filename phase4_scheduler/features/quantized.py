@@ -14,7 +14,7 @@ from phase2_attention_kvcache.quantization.quantized_formats import find_method
 from phase2_attention_kvcache.quantization.quantized_linear import is_quantized, quantize_model
 from phase3_paged_attention.paging import KVStorage
 from phase3_paged_attention.sharing import QuantizedKVStorage
-from phase4_scheduler.engine.build import Feature
+from phase4_scheduler.assembly import Feature
 from phase4_scheduler.engine.config import EngineConfig
 
 

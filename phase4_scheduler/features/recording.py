@@ -14,7 +14,7 @@ from typing import Any
 
 from labkit.machine import synchronize
 from phase3_paged_attention.sharing import recorded
-from phase4_scheduler.engine.build import Feature
+from phase4_scheduler.assembly import Feature
 from phase4_scheduler.engine.core import EngineCore, EngineCoreOutputs
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.model_runner import Sampled

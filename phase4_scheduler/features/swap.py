@@ -11,11 +11,12 @@ Source: Kwon et al. (2023), section 4.5.
 from collections.abc import Sequence
 from typing import Any
 
+from labkit.checks import whole
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging.block_allocator import PhysicalBlock
 from phase3_paged_attention.sharing import SwappingBlockManager, SwapSpace
-from phase4_scheduler.engine.build import Feature
-from phase4_scheduler.engine.config import EngineConfig, check_whole
+from phase4_scheduler.assembly import Feature
+from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore
 from phase4_scheduler.engine.model_runner import Sampled
 from phase4_scheduler.engine.request import Request
@@ -73,7 +74,7 @@ class Swap(Feature):
     def is_on(self, model: Transformer, config: EngineConfig, features: Sequence[Feature]) -> bool:
         if self.preemption not in ("recompute", "swap"):
             raise ValueError(f"unknown preemption {self.preemption!r}: use recompute or swap")
-        check_whole(self, 0, "num_swap_blocks")
+        whole(0)("num_swap_blocks", self.num_swap_blocks)
         if self.preemption == "swap" and self.num_swap_blocks == 0:
             raise ValueError(
                 "preemption is 'swap', and num_swap_blocks is 0: say how many blocks may be swapped out"

@@ -9,7 +9,7 @@ from typing import Any
 
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.sharing import WindowedBlockManager, widest_window
-from phase4_scheduler.engine.build import Feature
+from phase4_scheduler.assembly import Feature
 from phase4_scheduler.engine.config import EngineConfig
 
 

@@ -27,8 +27,8 @@ from labkit.interrupts import end_with_parent
 from phase2_attention_kvcache.measuring.roofline import Work, matrix_bytes, work_of_batch
 from phase2_attention_kvcache.model import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
+from phase4_scheduler.assembly import Feature, build_core, load_model, split_settings
 from phase4_scheduler.engine import EngineConfig, EngineCore, EngineDeadError, Request, SchedulerOutput
-from phase4_scheduler.engine.build import Feature, build_core, load_model, split_settings
 from phase4_scheduler.engine.core import EngineCoreOutput
 from phase4_scheduler.engine.request import RequestLimits
 from phase4_scheduler.features.recording import EngineStats, Event, record

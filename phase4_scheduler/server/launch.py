@@ -19,7 +19,7 @@ from labkit.errors import LabError
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights.gguf_model import load_chat_template
 from phase2_attention_kvcache.model.config import read_config
-from phase4_scheduler.engine.build import load_tokenizer
+from phase4_scheduler.assembly import load_tokenizer
 from phase4_scheduler.server.app import Server, create_app
 from phase4_scheduler.server.async_engine import AsyncEngine
 

@@ -12,8 +12,8 @@ from labkit.figures import BLUE, GREEN, MUTED, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import SamplingParams, Transformer
+from phase4_scheduler.assembly import load_model, load_tokenizer
 from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.engine.build import load_model, load_tokenizer
 from phase4_scheduler.features.speculation.proposers import Proposer
 from phase4_scheduler.features.speculation.rejection_sampler import verify_drafts
 from phase4_scheduler.simulator.named_costs import find_cost

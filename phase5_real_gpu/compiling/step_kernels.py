@@ -86,7 +86,7 @@ def count_step(fused: bool) -> Counter:
 
     runner = GPURunner(model, cache, BATCH, CONTEXT, record)
     blocks = list(range(1, 1 + CONTEXT // 16))
-    batch = StepBatch([0], [CONTEXT - 1], [0], [0], [1], [CONTEXT], [blocks])
+    batch = StepBatch([1], [CONTEXT], [blocks], [0], [CONTEXT - 1], [0], [0])
 
     def launch(kernel, *args, **kwargs):
         counts[kernel.__name__] += 1

@@ -18,8 +18,8 @@ from labkit.errors import LabError
 from labkit.interrupts import end_with_parent
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import KVStorage, PagedKVCache
+from phase4_scheduler.assembly.build import build_core, default_num_blocks
 from phase4_scheduler.engine import EngineConfig, EngineCore
-from phase4_scheduler.engine.build import build_core, default_num_blocks
 from phase4_scheduler.server.engine_process import Add, EngineArgs, Finish, turn
 from phase5_real_gpu.parallel.block_transfer import BlockServer, KVLayout
 from phase5_real_gpu.parallel.shared_memory import create_shared_memory, new_name

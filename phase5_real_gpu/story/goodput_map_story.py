@@ -14,8 +14,8 @@ from labkit.errors import LabError
 from labkit.figures import BLUE, GREY, INK, ORANGE, new_figure
 from labkit.lab import Lab
 from labkit.machine import environment
+from phase4_scheduler.assembly import load_model
 from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.engine.build import load_model
 from phase4_scheduler.simulator.real_time import measure_cost
 from phase4_scheduler.simulator.step_size import StepSize
 from phase4_scheduler.simulator.traffic import TrafficRequest

@@ -26,8 +26,8 @@ from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedKVCache
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.sharing import SwapSpace
-from phase4_scheduler.engine import build
-from phase4_scheduler.engine.build import find_features, mixed
+from phase4_scheduler.assembly import build
+from phase4_scheduler.assembly.feature import find_features, mixed
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.model_runner import ModelRunner, StepBatch

@@ -7,13 +7,12 @@ setting is `kv_connector`, a `KVConnector`; phase5_real_gpu/parallel brings one 
 Read: connector.py, scheduler.py, core.py.
 """
 
-from phase4_scheduler.features.kv_transfer.connector import KVConnector, KVConnectorOutput, KVTransferParams
+from phase4_scheduler.features.kv_transfer.connector import KVConnector, KVTransferParams
 from phase4_scheduler.features.kv_transfer.core import KVTransfer, KVTransferCore
 from phase4_scheduler.features.kv_transfer.scheduler import KVTransferScheduler
 
 __all__ = [
     "KVConnector",
-    "KVConnectorOutput",
     "KVTransfer",
     "KVTransferCore",
     "KVTransferParams",

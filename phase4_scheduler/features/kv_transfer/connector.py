@@ -14,7 +14,6 @@ Source: vllm/distributed/kv_transfer/kv_connector/v1/base.py, KVConnectorBase_V1
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from phase4_scheduler.engine.request import Request
@@ -22,21 +21,6 @@ from phase4_scheduler.engine.scheduler import SchedulerOutput
 
 # What a request says to a connector, and at its end a connector of the request: `request.extras["kv_transfer_params"]`.
 KVTransferParams = dict[str, Any]
-
-
-@dataclass
-class KVConnectorOutput:
-    """What the worker side of a connector reports after a step.
-
-    Attributes:
-        finished_sending: finished requests whose blocks are read no more.
-        finished_recving: requests whose blocks have come, or will not come.
-        invalid_block_ids: blocks of those that do not hold what they should.
-    """
-
-    finished_sending: Sequence[str] = ()
-    finished_recving: Sequence[str] = ()
-    invalid_block_ids: set[int] = field(default_factory=set)
 
 
 class KVConnector:

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from phase4_scheduler.engine.build import Feature
+from phase4_scheduler.assembly import Feature
 from phase4_scheduler.engine.core import EngineCore, EngineCoreOutput, EngineCoreOutputs
 from phase4_scheduler.engine.model_runner import Sampled
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.engine.scheduler import Scheduled, SchedulerOutput
-from phase4_scheduler.features.kv_transfer.connector import KVConnectorOutput
 from phase4_scheduler.features.kv_transfer.scheduler import KVTransferScheduler
 
 
@@ -23,7 +22,8 @@ class KVTransferCore(EngineCore):
         connector = self.scheduler.connector
         sent, received = connector.get_finished()
         invalid = connector.get_block_ids_with_load_errors()
-        self.scheduler.update_connector(KVConnectorOutput(sent, received, invalid))
+        with self.deciding:
+            self.scheduler.update_connector(sent, received, invalid)
         return step
 
     def hand_out(self, s: Scheduled, result: Sampled, token_ids: list[int]) -> EngineCoreOutput:

@@ -18,7 +18,7 @@ from typing import Any
 from phase3_paged_attention.paging.block_allocator import PhysicalBlock
 from phase4_scheduler.engine.request import Request, RequestStatus
 from phase4_scheduler.engine.scheduler import Scheduler, SchedulerOutput
-from phase4_scheduler.features.kv_transfer.connector import KVConnector, KVConnectorOutput
+from phase4_scheduler.features.kv_transfer.connector import KVConnector
 
 
 class KVTransferScheduler(Scheduler):
@@ -37,7 +37,7 @@ class KVTransferScheduler(Scheduler):
 
     def __init__(self, *args, kv_connector: KVConnector, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        self.connector, self.holding = kv_connector, self.policy.make_queue()
+        self.connector, self.holding = kv_connector, type(self.waiting)()
         self.loading: set[Request] = set()
         self.received: set[str] = set()
         self.failed: set[str] = set()
@@ -154,16 +154,22 @@ class KVTransferScheduler(Scheduler):
             request.num_computed_tokens -= 1  # the last token is computed here, to sample from
         return True
 
-    def update_connector(self, output: KVConnectorOutput) -> None:
-        """After `update`: take in what the worker side of the connector reports."""
-        for request in self.loading if output.invalid_block_ids else ():
-            self._cut(request, output.invalid_block_ids)
-        for request_id in output.finished_recving:
+    def update_connector(self, sent: Sequence[str], received: Sequence[str], invalid: set[int]) -> None:
+        """After `update`: take in what the worker side of the connector reports.
+
+        Args:
+            sent: finished requests whose blocks are read no more.
+            received: requests whose blocks have come, or will not come.
+            invalid: blocks of those that do not hold what they should.
+        """
+        for request in self.loading if invalid else ():
+            self._cut(request, invalid)
+        for request_id in received:
             if request_id in self.held:  # it ended while it was loaded
                 self._free_held(request_id)
             else:
                 self.received.add(request_id)
-        for request_id in output.finished_sending:
+        for request_id in sent:
             self._free_held(request_id)
 
     def _cut(self, request: Request, invalid: set[int]) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from labkit.checks import check_fields, whole
 from labkit.foreign import quoted
-from phase4_scheduler.engine.config import check_whole
 
 METHODS = ("ngram", "draft_model", "custom")
 OF_METHOD = {"model": "draft_model", "prompt_lookup_min": "ngram", "prompt_lookup_max": "ngram"}
@@ -34,10 +34,10 @@ class SpeculativeConfig:
     Source: vllm/config/speculative.py.
     """
 
-    num_speculative_tokens: int
+    num_speculative_tokens: Annotated[int, whole(1)]
     method: str | None = None
-    prompt_lookup_min: int | None = None
-    prompt_lookup_max: int | None = None
+    prompt_lookup_min: Annotated[int | None, whole(1, optional=True)] = None
+    prompt_lookup_max: Annotated[int | None, whole(1, optional=True)] = None
     model: str | Path | None = None
     draft_sample_method: str = "greedy"
 
@@ -48,8 +48,7 @@ class SpeculativeConfig:
             raise ValueError(
                 f"speculative_config: method is {quoted(self.method)}: use {', '.join(METHODS[:-1])} or {METHODS[-1]}"
             )
-        check_whole(self, 1, "num_speculative_tokens")
-        check_whole(self, 1, "prompt_lookup_min", "prompt_lookup_max", optional=True)
+        check_fields(self)
         if self.draft_sample_method not in ("greedy", "probabilistic"):
             raise ValueError(
                 f"speculative_config: draft_sample_method is {quoted(self.draft_sample_method)}: "

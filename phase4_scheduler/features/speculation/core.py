@@ -7,7 +7,8 @@ from typing import Any
 
 from phase1_tokens_embeddings.weights import kv_per_token
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase4_scheduler.engine.build import Feature, load_model, make_runner
+from phase4_scheduler.assembly.build import load_model, make_runner
+from phase4_scheduler.assembly.feature import Feature
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore, EngineCoreOutputs
 from phase4_scheduler.engine.model_runner import Sampled
@@ -25,10 +26,6 @@ from phase4_scheduler.features.speculation.proposers import (
 )
 from phase4_scheduler.features.speculation.runner import SpeculativeRunner
 from phase4_scheduler.features.speculation.scheduler import PADDING, Speculated, SpeculativeScheduler
-
-# Requests that verify drafts in one step from which on the engine warns. A reminder, not a measured limit: where drafts
-# begin to lose depends on the machine and the two models. `speculative_decoding.py` measures it.
-WARNS_FROM = 16
 
 
 @dataclass
@@ -60,7 +57,7 @@ class SpeculativeCore(EngineCore):
     """Its scheduler is a `SpeculativeScheduler`.
 
     Args:
-        drafter: makes the drafts. draft_cache: of a draft model, if there is one.
+        speculative_config: how many drafts. feature: makes what proposes them.
 
     Attributes:
         spec_decoding_stats: counts since the start.
@@ -75,13 +72,14 @@ class SpeculativeCore(EngineCore):
             self.kv_caches.append(draft_runner.kv_cache)
         self._most = speculative_config.num_speculative_tokens
         self.spec_decoding_stats = SpecDecodingStats.of(self._most)
-        self._warned = False
 
     def execute(self, output: SchedulerOutput) -> list[Sampled]:
         results = super().execute(output)
         # Before the scheduler takes in what was sampled: requests that end still hold their blocks, and a draft model
         # must have read all that those will be remembered for.
-        self._count(output.scheduled, results)
+        for s, result in zip(output.scheduled, results, strict=True):
+            if result.token_ids and s.drafts.token_ids and s.drafts.token_ids[0] != PADDING:
+                self.spec_decoding_stats.observe(len(s.drafts.token_ids), len(result.token_ids) - 1)
         inputs = [self._input(s, r) for s, r in zip(output.scheduled, results, strict=True)]
         try:
             found = self.drafter.draft(inputs)
@@ -89,10 +87,11 @@ class SpeculativeCore(EngineCore):
             why = f"{type(error).__name__}: {error}"
             warnings.warn(f"no drafts in this step: the drafter failed ({why})", stacklevel=2)
             return results
-        for s, result, drafts in zip(output.scheduled, results, found, strict=True):
-            drafts = self.useful_drafts(s.request, result.token_ids, drafts)
-            if drafts.token_ids and not s.request.finished:
-                self.scheduler.drafts[s.request] = drafts
+        with self.deciding:
+            for s, result, drafts in zip(output.scheduled, results, found, strict=True):
+                drafts = self.useful_drafts(s.request, result.token_ids, drafts)
+                if drafts.token_ids and not s.request.finished:
+                    self.scheduler.drafts[s.request] = drafts
         return results
 
     def useful_drafts(self, request: Request, sampled: Sequence[int], drafts: Drafts) -> Drafts:
@@ -110,22 +109,6 @@ class SpeculativeCore(EngineCore):
         return DraftInput(
             request.request_id, token_ids, s.num_computed, num_drafts, request.params, request.block_table
         )
-
-    def _count(self, scheduled: Sequence[Speculated], results: Sequence[Sampled]) -> None:
-        verifying = 0
-        for s, result in zip(scheduled, results, strict=True):
-            drafts = s.drafts.token_ids
-            if result.token_ids and drafts and drafts[0] != PADDING:
-                self.spec_decoding_stats.observe(len(drafts), len(result.token_ids) - 1)
-                verifying += 1
-        if verifying >= WARNS_FROM and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"{verifying} requests verify drafts in one step: they share its time, and rejected drafts take it from "
-                "all. Lower num_speculative_tokens, or leave speculative_config out, if that makes them faster "
-                "(phase4_scheduler/speculative_decoding.py measures it on your machine)",
-                stacklevel=4,
-            )
 
     def step_event(self, step: EngineCoreOutputs) -> dict[str, Any]:
         """A recorded step says also, by request, drafted (tokens verified; -1 is padding) and accepted (how many)."""

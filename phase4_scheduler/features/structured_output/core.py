@@ -14,7 +14,7 @@ from torch import Tensor
 
 from phase1_tokens_embeddings.tokens import Tokenizer
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase4_scheduler.engine.build import Feature, load_tokenizer
+from phase4_scheduler.assembly import Feature, load_tokenizer
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore, EngineCoreOutput
 from phase4_scheduler.engine.model_runner import ModelRunner, Sampled, StepBatch

@@ -12,10 +12,6 @@ from labkit.foreign import quoted, visible
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 
 KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
-# Of a schema, where other schemas stand in it: by name, and by themselves or in a list.
-NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-INNER_SCHEMAS = ("items", "prefixItems", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "contains")
-INNER_SCHEMAS += ("additionalProperties",)
 
 
 @dataclass(frozen=True)
@@ -33,8 +29,6 @@ class StructuredOutputsParams:
 
     and for JSON:
         disable_any_whitespace: no spaces and line ends between its parts.
-        disable_additional_properties: objects have no properties but those that the schema names.
-        whitespace_pattern: a regular expression of what may stand between its parts.
         source: all of that in llguidance's form.
 
     Raises:
@@ -49,8 +43,6 @@ class StructuredOutputsParams:
     grammar: str | None = None
     json_object: bool | None = None
     disable_any_whitespace: bool = False
-    disable_additional_properties: bool = False
-    whitespace_pattern: str | None = None
     structural_tag: str | Mapping[str, Any] | None = None
     source: str = field(init=False, repr=False, compare=False)
 
@@ -96,11 +88,7 @@ class StructuredOutputsParams:
 
         if not isinstance(schema, (Mapping, bool)):
             raise ValueError(f"{quoted(schema)} is no schema: give an object")
-        if self.disable_additional_properties:
-            schema = closed(schema)
         options = {"whitespace_flexible": not self.disable_any_whitespace}
-        if self.whitespace_pattern is not None:
-            options["whitespace_pattern"] = self.whitespace_pattern
         # A schema that is true or false is no object, and llguidance takes objects only.
         schema = schema if isinstance(schema, Mapping) else {"allOf": [schema]}
         return llguidance.LLMatcher.grammar_from_json_schema(json_format.dumps(schema), defaults=options)
@@ -132,24 +120,6 @@ def find_error(source: str) -> str:
 
 def one_line(text: str, longest: int = 300) -> str:
     return visible(" ".join(text.split()), longest)
-
-
-def closed(schema: Any) -> Any:
-    """A schema whose objects have no properties but those that it names."""
-    if isinstance(schema, list):
-        return [closed(part) for part in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    changed = {}
-    for name, value in schema.items():
-        if name in NAMED_SCHEMAS and isinstance(value, Mapping):
-            value = {key: closed(part) for key, part in value.items()}
-        elif name in INNER_SCHEMAS:
-            value = closed(value)
-        changed[name] = value
-    if "properties" in schema or "patternProperties" in schema:
-        changed.setdefault("additionalProperties", False)
-    return changed
 
 
 @dataclass(frozen=True)

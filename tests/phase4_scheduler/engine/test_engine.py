@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from labkit.models import load_reference
+from labkit.paths import ROOT
 from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
-from phase4_scheduler.engine.build import default_num_blocks
+from phase4_scheduler.assembly.build import default_num_blocks
 from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.core import EngineCore
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
 from phase4_scheduler.features.recording import record
@@ -95,9 +97,8 @@ def test_100_prompts_on_the_tales_model(make_prompts, assert_empty, tiny):
     engine = LLMEngine.from_pretrained(
         "tales", dtype="float32", device="cpu", block_size=7, num_blocks=40, max_num_batched_tokens=150
     )
-    text = PROSE
     rng = random.Random(0)
-    ids = engine.tokenizer.encode(text)
+    ids = engine.tokenizer.encode((ROOT / "phase1_tokens_embeddings/texts/prose.txt").read_text("utf-8"))
     prompts = []
     for _ in range(100):
         start = rng.randrange(len(ids) - 40)
@@ -111,24 +112,6 @@ def test_100_prompts_on_the_tales_model(make_prompts, assert_empty, tiny):
         assert out.text == engine.tokenizer.decode(out.token_ids, skip_special_tokens=True)
     assert engine.core.stats.num_preemptions > 0
     assert_empty(engine)
-
-
-PROSE = " ".join(
-    f"{a} {b} {c} {d}"
-    for a in ("Once upon a time there was", "In a dark forest lived", "The old king had", "A boy found")
-    for b in ("a little girl", "seven brothers,", "a golden bird", "three daughters")
-    for c in ("who said to the wolf:", "and every morning", "that could speak,", "so poor that")
-    for d in ("nothing was left to eat.", "she went to the well.", "he wept bitterly.", "they ran away!")
-)
-
-
-def test_the_same_prompt_300_times_at_once(tiny):
-    engine = tiny.engine(num_blocks=400, max_num_seqs=64, block_size=4)
-    prompt = list(range(30, 47))
-    outputs = engine.generate([prompt] * 300, SamplingParams(temperature=0, max_tokens=2, ignore_eos=True))
-    assert len(outputs) == 300 and len({tuple(t) for t in tokens_of(outputs)}) == 1
-    tiny.assert_greedy([prompt], [outputs[0].token_ids])
-    assert [o.metrics.num_cached_tokens for o in outputs] == [0] + [16] * 299
 
 
 # ---------------------------------------------------------------------- n answers
@@ -250,8 +233,10 @@ def test_end_of_text_ends_an_answer_unless_ignored(tiny):
     assert (ignored.token_ids, ignored.text, ignored.finish_reason) == ([eos] * 4, "", "length")
     shown = ends(tiny, [5, 6], 2, **bias, skip_special_tokens=False)
     assert shown.text == "<|endoftext|>" * 2
-    asked = ends(tiny, [5, 6], 4, **bias, stop_token_ids=[eos])
-    assert (asked.token_ids, asked.stop_reason) == ([eos], eos)
+    # As in vLLM an end of text needs no reason, unless it is ignored and counts as a stop token only.
+    for ignore, reason in ((True, eos), (False, None)):
+        asked = ends(tiny, [5, 6], 4, **bias, stop_token_ids=[eos], ignore_eos=ignore)
+        assert (asked.token_ids, asked.stop_reason) == ([eos], reason)
 
 
 @pytest.mark.parametrize(("length", "max_tokens"), [(30, None), (30, 200), (30, 98), (30, 99), (127, 5)])
@@ -374,19 +359,12 @@ def test_own_parts_are_used(tiny):
     assert engine.generate([[1, 2, 3]], GREEDY)[0].token_ids == wanted
 
 
-def test_two_streams_in_turn_lose_nothing(tiny):
-    engine = tiny.engine()
-    wanted = [o.token_ids for o in tiny.engine().generate([[1, 2], [3, 4, 5]], GREEDY)]
-    streams = [
-        engine.stream([1, 2], GREEDY),
-        engine.stream([3, 4, 5], dataclasses.replace(GREEDY, max_tokens=5)),
-    ]
-    got = [[], []]
-    for a, b in zip(*streams):  # the shorter one ends the zip
-        got[0] += a.token_ids
-        got[1] += b.token_ids
-    got[0] += [t for o in streams[0] for t in o.token_ids]
-    assert got[1] == wanted[1][:5] and got[0][:6] == wanted[0][:6]
+def test_the_core_runs_without_the_assembly(tiny, make_prompts, monkeypatch):
+    """No backend, no feature, no part of one's own."""
+    monkeypatch.setattr("phase4_scheduler.engine.core.ASSEMBLY", None)
+    engine, prompts = tiny.engine(num_blocks=15, block_size=4), make_prompts(8, 400, lengths=(1, 20))
+    assert (type(engine.core), type(engine.core.scheduler)) == (EngineCore, Scheduler)
+    tiny.assert_greedy(prompts, tokens_of(engine.generate(prompts, GREEDY)))
 
 
 def test_generate_beside_requests_that_others_added(tiny):

@@ -45,11 +45,11 @@ def streamed(ids, params):
     text = IncrementalDetokenizer(TOKENIZER, params)
     pieces = []
     for n, i in enumerate(ids, 1):
-        pieces.append(text.push(i))
-        if text.stopped_by is not None:
-            return pieces, text.stopped_by, n
+        pieces.append(text.push([i])[0])
+        if text.stops.found is not None:
+            return pieces, text.stops.found, n
     pieces.append(text.finish())
-    return pieces, text.stopped_by, len(ids)
+    return pieces, text.stops.found, len(ids)
 
 
 STOPS = st.lists(st.text(LETTERS, min_size=1, max_size=4), max_size=3)
@@ -75,6 +75,9 @@ def test_stop_strings_are_found_as_by_decoding_everything(text, stop, keep, min_
     assert (stopped_by, n) == (by, number)
     whole = TOKENIZER.decode(ids, skip_special_tokens=True)
     assert "".join(pieces) == (whole if wanted is None else wanted)
+    if by is None or number == len(ids):  # several tokens of a step give the same
+        at_once = IncrementalDetokenizer(TOKENIZER, params).push(ids, "length")
+        assert at_once == ("".join(pieces), len(ids))
 
 
 @given(ids=st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=25), stop=STOPS, skip=st.booleans())
@@ -93,22 +96,22 @@ def test_pieces_of_random_tokens_add_up_to_the_whole(ids, stop, skip):
 
 def test_only_what_may_begin_a_stop_string_waits():
     text = IncrementalDetokenizer(TOKENIZER, SamplingParams(stop=["END", "the end"]))
-    assert [text.push(b) for b in b"an E"] == ["a", "n", " ", ""]
-    assert text.push(ord("x")) == "Ex"
-    assert [text.push(b) for b in b"EN"] == ["", ""]
-    assert text.finish() == "EN" and text.stopped_by is None
+    assert [text.push([b])[0] for b in b"an E"] == ["a", "n", " ", ""]
+    assert text.push([ord("x")]) == ("Ex", 1)
+    assert text.push(list(b"EN")) == ("", 2)
+    assert text.finish() == "EN" and text.stops.found is None
 
 
 def test_a_stop_string_may_end_in_half_a_character():
     params = SamplingParams(stop="a�")
     text = IncrementalDetokenizer(TOKENIZER, params)
-    assert [text.push(97), text.push("é".encode()[0])] == ["", ""]
-    assert text.finish() == "" and text.stopped_by == "a�"
+    assert text.push([97, "é".encode()[0]]) == ("", 2)
+    assert text.finish() == "" and text.stops.found == "a�"
 
 
 def test_a_token_that_the_tokenizer_does_not_know_has_no_text():
     text = IncrementalDetokenizer(TOKENIZER, SamplingParams(stop="ab"))
-    assert [text.push(i) for i in (97, TOKENIZER.vocab_size, 99)] == ["", "", "ac"]
+    assert text.push([97, TOKENIZER.vocab_size, 99]) == ("ac", 3)
 
 
 def test_metrics_before_the_first_and_after_the_last_token():
@@ -126,4 +129,8 @@ def test_an_answer_keeps_its_first_space(tmp_path):
     hub.save(str(tmp_path / "tokenizer.json"))
     tokenizer = read_tokenizer(tmp_path / "tokenizer.json")
     answer = IncrementalDetokenizer(tokenizer, SamplingParams())
-    assert tokenizer.decode([0]) + answer.push(1) + answer.finish() == tokenizer.decode([0, 1]) == "once upon"
+    assert (
+        tokenizer.decode([0]) + answer.push([1])[0] + answer.finish()
+        == tokenizer.decode([0, 1])
+        == "once upon"
+    )

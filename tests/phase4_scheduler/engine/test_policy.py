@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase4_scheduler.engine.policy import FcfsQueue, PriorityQueue, urgency
+from phase4_scheduler.engine.policy import Fcfs, Priority, urgency
 from phase4_scheduler.engine.request import Request
 
 
@@ -26,7 +26,7 @@ ACTIONS = st.lists(
 @given(actions=ACTIONS)
 @settings(max_examples=100)
 def test_first_come_first_served_is_a_list(actions):
-    queue, model, number = FcfsQueue(), [], 0
+    queue, model, number = Fcfs(), [], 0
     for action, _, choice in actions:
         if action in ("push", "back"):
             number += 1
@@ -45,7 +45,7 @@ def test_first_come_first_served_is_a_list(actions):
 @given(actions=ACTIONS)
 @settings(max_examples=100)
 def test_the_priority_queue_is_a_sorted_list(actions):
-    queue, model, gone, number = PriorityQueue(), [], [], 0
+    queue, model, gone, number = Priority(), [], [], 0
     for action, priority, choice in actions:
         if action == "back" and gone:  # one that left comes back into its place
             item = gone.pop(choice % len(gone))
@@ -66,7 +66,7 @@ def test_the_priority_queue_is_a_sorted_list(actions):
             assert queue.head() is min(model, key=urgency)
 
 
-@pytest.mark.parametrize("make", [FcfsQueue, PriorityQueue])
+@pytest.mark.parametrize("make", [Fcfs, Priority])
 def test_the_work_of_an_operation_does_not_grow_with_the_queue(make):
     """Lines of Python and calls, counted, not timed: with 5,000 waiting as many as with 200, but for a logarithm."""
 

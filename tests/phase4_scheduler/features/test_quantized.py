@@ -7,8 +7,8 @@ from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
 from phase2_attention_kvcache.measuring.roofline import matrix_bytes, work_of_step
 from phase2_attention_kvcache.model import SamplingParams, Transformer, generate_cached
 from phase2_attention_kvcache.quantization.quantized_linear import quantize_model, weight_bytes_of
+from phase4_scheduler.assembly.build import default_num_blocks, load_model
 from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.engine.build import default_num_blocks, load_model
 from phase4_scheduler.features.quantized import QuantizedKVCache, QuantizedWeights
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
@@ -62,7 +62,7 @@ def test_a_narrow_cache_serves_the_same_whatever_the_engine_does_meanwhile(
 
 
 def test_twice_the_blocks_in_the_same_memory(tiny, monkeypatch):
-    monkeypatch.setattr("phase4_scheduler.engine.build.memory_bytes", lambda: 2**22)
+    monkeypatch.setattr("phase4_scheduler.assembly.build.memory_bytes", lambda: 2**22)
     found = {}
     for kind in ("auto", "fp8", "int8_per_token_head"):
         features = [QuantizedKVCache(kv_cache_dtype=kind)] if kind != "auto" else []

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase4_scheduler.engine import EngineConfig, LLMEngine, Request, Scheduler
-from phase4_scheduler.engine.build import Feature, find_features
+from phase3_paged_attention.paging import BlockManager
+from phase4_scheduler.assembly import Feature, find_features
+from phase4_scheduler.engine import EngineConfig, LLMEngine, Request, Scheduler, SchedulerConfig
 from phase4_scheduler.features.kv_transfer import KVConnector
 from phase4_scheduler.features.recording import record
 
@@ -49,31 +50,22 @@ def test_a_feature_of_ones_own_changes_the_steps_and_no_token(tiny, make_prompts
     assert most == {1.0: 40, 0.25: 16}
 
 
+SWAP = dict(preemption="swap", num_swap_blocks=4)
+CONNECTOR = dict(kv_connector=KVConnector())
+NGRAM = dict(speculative_config=dict(method="ngram", num_speculative_tokens=2))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        (CONNECTOR | NGRAM, "speculative_config and kv_connector do not go together"),
+        (CONNECTOR | SWAP, "preemption and kv_connector do not go together"),
+        (CONNECTOR | dict(kv_cache_dtype="fp8"), "kv_cache_dtype and kv_connector do not go together"),
         (
-            dict(
-                kv_connector=KVConnector(), speculative_config=dict(method="ngram", num_speculative_tokens=2)
-            ),
-            "speculative_config and kv_connector do not go together",
+            SWAP | dict(executor=object()),
+            "preemption and tensor_parallel_size .* the ranks have no swap space",
         ),
-        (
-            dict(kv_connector=KVConnector(), preemption="swap", num_swap_blocks=4),
-            "preemption and kv_connector do not go together",
-        ),
-        (
-            dict(kv_connector=KVConnector(), kv_cache_dtype="fp8"),
-            "kv_cache_dtype and kv_connector do not go together",
-        ),
-        (
-            dict(executor=object(), preemption="swap", num_swap_blocks=4),
-            "preemption and tensor_parallel_size do not go together: the ranks have no swap space",
-        ),
-        (
-            dict(executor=object(), kv_connector=KVConnector()),
-            "kv_connector and tensor_parallel_size do not go together",
-        ),
+        (CONNECTOR | dict(executor=object()), "kv_connector and tensor_parallel_size do not go together"),
     ],
 )
 def test_pairs_that_do_not_go_together_are_refused_in_one_line(settings, message, tiny):
@@ -83,14 +75,6 @@ def test_pairs_that_do_not_go_together_are_refused_in_one_line(settings, message
 
 
 def test_a_scheduler_of_ones_own_without_the_hooks_of_a_feature_is_refused(tiny):
-    from phase3_paged_attention.paging import BlockManager
-    from phase4_scheduler.engine import SchedulerConfig
-
     scheduler = Scheduler(SchedulerConfig(), BlockManager(20))
-    with pytest.raises(
-        ValueError, match="speculative_config needs a scheduler that is a SpeculativeScheduler"
-    ):
-        LLMEngine(
-            tiny.model, None, EngineConfig(), scheduler=scheduler,
-            speculative_config=dict(method="ngram", num_speculative_tokens=2),
-        )  # fmt: skip
+    with pytest.raises(ValueError, match="needs a scheduler that is a SpeculativeScheduler"):
+        LLMEngine(tiny.model, None, EngineConfig(), scheduler=scheduler, **NGRAM)

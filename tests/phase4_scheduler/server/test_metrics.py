@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase4_scheduler.engine.build import build_core
+from phase4_scheduler.assembly import build_core
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCoreOutput
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest

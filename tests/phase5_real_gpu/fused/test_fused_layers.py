@@ -17,8 +17,8 @@ from phase2_attention_kvcache.model.positions import apply_rotary
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedKVCache
+from phase4_scheduler.assembly.feature import find_features, mixed
 from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.engine.build import find_features, mixed
 from phase5_real_gpu.compiling.step_kernels import kernels_of_step
 from phase5_real_gpu.fused import FP8PagedKVCache
 from phase5_real_gpu.fused.fused_layers import FusedAttention, FusedGPURunner, FusedSwiGLU, fuse, gated

@@ -308,7 +308,7 @@ def test_what_a_proxy_tells_its_engines():
     proxy = Proxy(WorkerConfig("tales"), WorkerConfig("tales"))
     engine = SimpleNamespace(ready=True, send=lambda *commands: sent.extend(commands))
     proxy.workers = {"decode": engine}  # no prefill process yet: all goes to the decode process
-    sampled = SamplingParams(temperature=1, bad_words="ogre").with_bad_words(lambda text: [7])
+    sampled = SamplingParams(temperature=1, bad_words="ogre").fitted(99, lambda text: [7])
     for params in (sampled, sampled, replace(sampled, seed=5), replace(sampled, temperature=0)):
         proxy.add("same", [1, 2], params)
         proxy.abort("same")

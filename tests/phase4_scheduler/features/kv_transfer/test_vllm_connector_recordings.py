@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from phase4_scheduler.features.kv_transfer import KVConnector, KVConnectorOutput, KVTransferScheduler
+from phase4_scheduler.features.kv_transfer import KVConnector, KVTransferScheduler
 from tests.phase4_scheduler.engine.recordings import Replay, TakesAnything, equal_steps
 from tests.phase4_scheduler.features.kv_transfer.connector_script import ConnectorScript, prompt_of
 
@@ -45,7 +45,7 @@ class ConnectorReplay(Replay):
 
     def updated(self, scheduled, sampled):
         sent, received, invalid = self.report
-        self.scheduler.update_connector(KVConnectorOutput(sent, received, invalid))
+        self.scheduler.update_connector(sent, received, invalid)
         calls, self.script.calls = self.script.calls, []
         return {
             "sent": list(map(int, sent)), "received": list(map(int, received)), "invalid": sorted(invalid),
