@@ -14,17 +14,11 @@ from phase3_paged_attention.paging.block_table import BlockTable
 
 @dataclass
 class CacheStats:
-    """Counts since the start. Tokens are counted when a table gets its first blocks."""
+    """Counts since the start. hit_tokens: tokens that were found in the prefix cache."""
 
-    looked_up_tokens: int = 0
     hit_tokens: int = 0
     taken_blocks: int = 0
     evicted_blocks: int = 0
-
-    @property
-    def hit_rate(self) -> float:
-        """Share of the tokens looked up that were in the cache."""
-        return self.hit_tokens / self.looked_up_tokens if self.looked_up_tokens else 0.0
 
 
 @dataclass
@@ -54,20 +48,6 @@ class RecordingBlockManager(BlockManager):
     def take_journal(self) -> BlockJournal:
         journal, self.journal = self.journal, BlockJournal()
         return journal
-
-    def allocate(
-        self,
-        table: BlockTable,
-        token_ids: Sequence[int],
-        num_tokens: int,
-        prefix: Sequence[PhysicalBlock] = (),
-        must_fit: int = 0,
-    ) -> bool:
-        first = not table.blocks
-        allocated = super().allocate(table, token_ids, num_tokens, prefix, must_fit)
-        if allocated and first:
-            self.stats.looked_up_tokens += len(token_ids)
-        return allocated
 
     def reserve(
         self, table: BlockTable, num_tokens: int, prefix: Sequence[PhysicalBlock] = (), must_fit: int = 0

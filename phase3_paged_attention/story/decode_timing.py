@@ -23,20 +23,17 @@ class DecodeTimes:
         context: tokens of each request.
         kv_bytes: bytes of keys and values that every implementation has to read.
         copy: copying all blocks into existing rows, and nothing else.
-        fresh_copy: the same, into newly allocated memory.
         gather: copying, then attending with torch.
         contiguous: attending with torch, on contiguous rows.
-        in_place, in_order: the compiled kernel on scattered blocks, and on blocks in order.
+        in_place: the compiled kernel on scattered blocks.
     """
 
     context: int
     kv_bytes: int
     copy: float
-    fresh_copy: float
     gather: float
     contiguous: float
     in_place: float | None = None
-    in_order: float | None = None
 
 
 class DecodeTimer:
@@ -71,9 +68,7 @@ class DecodeTimer:
     @torch.inference_mode()
     def measure(self, context: int, repeats: int = 8) -> DecodeTimes:
         """Time a step in which every request has `context` tokens, which divide the memory into equal parts."""
-        parts = (-1, self.batch, context // BLOCK)
-        scattered = torch.randperm(self.num_blocks).view(parts)
-        in_order = torch.arange(self.num_blocks).view(parts)
+        scattered = torch.randperm(self.num_blocks).view(-1, self.batch, context // BLOCK)
         shape = (self.batch, context, self.config.num_kv_heads, self.config.head_dim)
         blocks_k, blocks_v = self.gathering.storage.data[:, 0]
 
@@ -85,9 +80,6 @@ class DecodeTimer:
                 torch.index_select(blocks_k, 0, flat[i], out=row_k),
                 torch.index_select(blocks_v, 0, flat[i], out=row_v),
             )
-
-        def fresh_copy(i: int) -> Callable[[], object]:
-            return lambda: (blocks_k.index_select(0, flat[i]), blocks_v.index_select(0, flat[i]))
 
         def contiguous(i: int) -> Callable[[], object]:
             # The same memory, seen as long rows.
@@ -106,11 +98,9 @@ class DecodeTimer:
             context,
             2 * self.batch * context * shape[2] * shape[3] * self.q.element_size(),
             fastest(copy),
-            fastest(fresh_copy),
             fastest(self._paged(self.gathering, scattered)),
             fastest(contiguous),
             fastest(self._paged(self.compiled, scattered)) if self.compiled else None,
-            fastest(self._paged(self.compiled, in_order)) if self.compiled else None,
         )
 
     def _paged(self, cache: PagedKVCache, tables: Tensor) -> Prepare:

@@ -11,7 +11,7 @@ from labkit.figures import BLUE, MUTED, ORANGE, YELLOW, new_figure, plain_number
 from labkit.lab import Lab
 from labkit.machine import cpu_name
 from phase1_tokens_embeddings.weights import CARDS, GB, SHAPES, kv_per_token, weight_bytes
-from phase2_attention_kvcache.model import GPT2_124M, ModelConfig
+from phase2_attention_kvcache.model import ModelConfig
 from phase2_attention_kvcache.model.attention import attention
 from phase3_paged_attention.paging import (
     PagedKVCache,
@@ -168,32 +168,17 @@ def costs(lab: Lab) -> None:
         note=f"Passes over the memory, against one for attention: {passes:.1f}. {why} The factor is smaller where arithmetic, "
         "not memory, limits the attention.",
     )
-    if last.in_place is not None and last.in_order is not None:
-        row_kib = BLOCK * GPT2_124M.d_model * dtype.itemsize / 1024
-        lab.predict(
-            claim="scattered-against-ordered",
-            question="in place: blocks scattered at random take how many times as long as blocks that lie in order",
-            predicted=(0.7, 1.5),
-            between=True,
-            measured=round(last.in_place / last.in_order, 2),
-            unit="x",
-            kind="timing",
-            note=f"A block holds {row_kib:.0f} KiB of keys side by side. One jump after that much hardly shows.",
-        )
     rows = [
         ["gathered, then torch", last.gather],
-        ["    only the copy, into fresh memory", last.fresh_copy],
-        ["    only the copy, into existing rows", last.copy],
+        ["    only the copy", last.copy],
         ["    only torch, on contiguous rows", last.contiguous],
         ["in place, compiled", last.in_place],
-        ["    the same, blocks in order", last.in_order],
     ]
     lab.table(
         f"One layer, {batch} users, {last.context:,} tokens each: {last.kv_bytes / 1e6:.0f} MB of keys and values",
         ["implementation", "microseconds", "GB/s of keys and values"],
         [[name, s if s is None else 1e6 * s, s if s is None else last.kv_bytes / s / GB] for name, s in rows],
-        note=f"In {lab.args.dtype}. GPT-2 has 12 such layers, and each step goes through all of them. Fresh memory costs "
-        "extra: the operating system allocates it in small pages, and clears each.",
+        note=f"In {lab.args.dtype}. GPT-2 has 12 such layers, and each step goes through all of them.",
     )
     lab.record(decode_times=[vars(t) for t in times])
     machine = cpu_name() if device == "cpu" else torch.cuda.get_device_name()

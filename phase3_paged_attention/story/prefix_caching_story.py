@@ -83,7 +83,7 @@ def many_users(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
         claim="prefix-hit-rate",
         question="hit rate: share of all prompt tokens that were found",
         predicted=(len(prompts) - 1) * whole / sum(map(len, prompts)),
-        measured=warm.manager.stats.hit_rate,
+        measured=(hits := warm.manager.stats.hit_tokens / sum(map(len, prompts))),
         tolerance=1e-9,
         note="The more readers, the nearer it comes to the shared part of a prompt.",
     )
@@ -103,7 +103,7 @@ def many_users(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
         f"{len(prompts)} readers", ["server", "tokens computed", "median TTFT, ms (all but the first reader)"],
         [["without", computed[0], ttft[0]], ["with prefix cache", computed[1], ttft[1]]],
     )  # fmt: skip
-    lab.record(computed_tokens=computed, median_ttft_ms=ttft, hit_rate=warm.manager.stats.hit_rate)
+    lab.record(computed_tokens=computed, median_ttft_ms=ttft, hit_rate=hits)
     what_it_saves(lab, whole)
 
 
@@ -308,15 +308,16 @@ def memory_is_short(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> No
 
 def hit_rate(order: Sequence[int], prompt_blocks: int, cache_blocks: int) -> float:
     """Hit rate when tenants come in this order, each with its own prompt and one block that is new."""
-    manager = RecordingBlockManager(cache_blocks + 1, BLOCK)
+    manager, looked_up = RecordingBlockManager(cache_blocks + 1, BLOCK), 0
     for turn, tenant in enumerate(order):
         first = tenant * 10_000
         ids = [*range(first, first + prompt_blocks * BLOCK), *range(-(turn + 1) * BLOCK, -turn * BLOCK)]
         table = BlockTable()
         if not manager.allocate(table, ids, len(ids), manager.match_prefix(table, ids)):
             return 0.0  # not even one request fits
+        looked_up += len(ids)
         manager.free(table)
-    return manager.stats.hit_rate
+    return manager.stats.hit_tokens / looked_up
 
 
 def draw_hit_rates(sizes: Sequence[int], rates: dict[str, list[float]], needed: int, tight: int):

@@ -1,7 +1,5 @@
 """The steps that the chapters show of alice and bob are those of the block manager."""
 
-import math
-
 from labkit.models import find_model
 from labkit.paths import ROOT
 from phase1_tokens_embeddings.tokens import BPETokenizer
@@ -123,21 +121,3 @@ def test_two_of_three_answers_copy_a_block():
         "06-fork-swap-offload.md"
     )
     assert len(manager.take_copies()) == 2
-
-
-def test_figures_of_the_worked_problems():
-    total = 36 * math.exp(-2) + 1
-    assert f"= {total:.2f}$. The weight is $1 / {total:.2f} = {1 / total:.2f}$" in prose(
-        "03-attention-over-blocks.md"
-    )
-    state = 32 * 128 * 128 * 4 // 1024 + 48
-    per_token = 2 * 4 * 256 * 2 // 1024
-    text = prose("05-windows-and-hybrid-models.md")
-    assert f"So {state // per_token} tokens" in text and -(-state // per_token // 16) * 16 == 528
-    assert (
-        f"$24 \\cdot {state} = {24 * state}$ KiB" in text and f"equal at {24 * state // 32:,} tokens" in text
-    )
-    moved = 32768 * 128 * 1024
-    text = prose("06-fork-swap-offload.md")
-    assert f"{moved / 1e9:.1f} GB: {moved / 64e6:.0f} ms" in text and f"{moved / 3e9:.1f}$ s" in text
-    assert round(2 * 8e9 * 32768 / 989e12, 2) == 0.53

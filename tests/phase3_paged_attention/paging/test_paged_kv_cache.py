@@ -252,17 +252,6 @@ def test_paged_cache_in_float16_takes_the_way_through_torch():
     assert_close(out, step.expected(), torch.float16)
 
 
-def test_layers_do_not_touch_each_other():
-    step = Step.make([(0, 1), (0, 3)], 4, 2, 2, 8, torch.float32, seed=4)
-    cache, out = attend(step, torch.float32, compiled=True, layer=1, num_layers=3)
-    assert_close(out, step.expected())
-    assert cache.storage.k_cache[0].isnan().all() and cache.storage.v_cache[2].isnan().all()
-    other = cache.attend(2, step.q, step.new(step.keys), 2 * step.new(step.values))
-    assert_close(other, 2 * step.expected())
-    for stored, wanted in zip((cache.storage.k_cache[1], cache.storage.v_cache[1]), step.blocks()):
-        assert torch.equal(stored.nan_to_num(7777.0), wanted.nan_to_num(7777.0))
-
-
 @pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
 def test_a_request_that_went_wrong_harms_only_itself(compiled):
     """One user's keys overflowed. The step must not stop for it, and the others must not notice."""
@@ -290,43 +279,6 @@ def test_queries_that_are_a_view_of_something_larger():
         step.q = wide[:, :32].view(2, 4, 8)
         assert not step.q.is_contiguous()
         assert_close(attend(step, torch.float32, compiled)[1], step.expected())
-
-
-# ---------------------------------------------------------------------- sharing within a step
-
-
-@pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
-@pytest.mark.parametrize("reader_first", [True, False])
-@pytest.mark.parametrize("tail", [1, 3])
-def test_a_request_reads_what_another_writes_in_the_same_step(compiled, reader_first, tail):
-    """A fills two blocks; B, admitted in the same step, finds them in the prefix cache and reads them."""
-    torch.manual_seed(7)
-    manager = BlockManager(12, block_size=4)
-    text_a, text_b = list(range(10)), [*range(8), *range(50, 50 + tail)]
-    a, b = BlockTable(), BlockTable()
-    assert manager.allocate(a, text_a, 10)
-    prefix = manager.match_prefix(b, text_b)
-    assert manager.allocate(b, text_b, len(text_b), prefix) and b.block_ids[:2] == a.block_ids[:2]
-    k, v = torch.randn(2, 10 + tail, 2, 8)
-    q = torch.randn(10 + tail, 4, 8)
-    parts = {"a": (10, 10, a, slice(0, 10), 0), "b": (tail, 8 + tail, b, slice(10, None), 8)}
-    names = ["b", "a"] if reader_first else ["a", "b"]
-    slots = [
-        parts[n][2].block_ids[t // 4] * 4 + t % 4 for n in names for t in range(parts[n][4], parts[n][1])
-    ]
-    layout = StepLayout(
-        [parts[n][0] for n in names], [parts[n][1] for n in names], [parts[n][2].block_ids for n in names],
-        torch.tensor(slots),
-    )  # fmt: skip
-    rows = torch.cat([torch.arange(10 + tail)[parts[n][3]] for n in names])
-    cache = PagedKVCache(make_config(4, 2, 8), 12, 4, use_kernel=compiled)
-    cache.storage.data.fill_(math.nan)
-    cache.begin_step(layout)
-    out = torch.empty(10 + tail, 4, 8)
-    out[rows] = cache.attend(0, q[rows], k[rows], v[rows])
-    of_b = torch.cat([torch.arange(8), torch.arange(10, 10 + tail)])
-    assert_close(out[:10], plain_attention(q[:10], k[:10], v[:10]))
-    assert_close(out[10:], plain_attention(q[10:], k[of_b], v[of_b]))
 
 
 # ---------------------------------------------------------------------- a whole model
