@@ -46,6 +46,7 @@ class SamplingParams:
         logprobs: report the log probability of the chosen token and of this many of the most probable ones.
         prompt_logprobs: the same for each token of the prompt.
         skip_special_tokens: leave special tokens out of the text.
+        cache_salt: only requests with the same one share a prefix cache. (In vLLM a field of the request.)
 
     Raises:
         ValueError: a value out of its range; the message names the field, the value and the range.
@@ -74,6 +75,7 @@ class SamplingParams:
     logprobs: Annotated[int | None, whole(0, optional=True)] = None
     prompt_logprobs: Annotated[int | None, whole(0, optional=True)] = None
     skip_special_tokens: Annotated[bool, flag] = True
+    cache_salt: str | None = None
     bad_words_token_ids: tuple[tuple[int, ...], ...] = field(default=(), init=False)
     cache: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 

@@ -88,7 +88,9 @@ class BlockManager:
         """Hashes of the first `num_blocks` full blocks. The table keeps them: a chain only grows."""
         size, hashes = self.block_size, table.block_hashes
         for i in range(len(hashes), num_blocks):
-            hashes.append(hash_block(hashes[-1] if hashes else b"", token_ids[i * size : (i + 1) * size]))
+            hashes.append(
+                hash_block(hashes[-1] if hashes else table.salt, token_ids[i * size : (i + 1) * size])
+            )
         return hashes[:num_blocks]
 
     # ------------------------------------------------------------------ allocation

@@ -4,6 +4,7 @@ import hashlib
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from phase3_paged_attention.paging.block_allocator import PhysicalBlock
 
@@ -19,6 +20,7 @@ class BlockTable:
         num_tokens: tokens that have a slot. The next token is written behind them.
         num_hashed: number of `blocks` that have been entered in the prefix cache.
         block_hashes: hashes of the request's full blocks, computed as far as they were needed.
+        salt: stands before the first block in its hash: only requests with the same salt share blocks.
     """
 
     blocks: list[PhysicalBlock] = field(default_factory=list)
@@ -26,6 +28,12 @@ class BlockTable:
     num_tokens: int = 0
     num_hashed: int = 0
     block_hashes: list[bytes] = field(default_factory=list)
+    salt: bytes = b""
+
+    @classmethod
+    def salted(cls, text: str | None) -> Self:
+        """An empty table with the salt that a request brings; None: it shares with all that bring none."""
+        return cls(salt=hashlib.sha256(text.encode()).digest() if text else b"")
 
 
 def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:

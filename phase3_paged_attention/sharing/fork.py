@@ -39,7 +39,9 @@ class ForkingBlockManager(CopyingBlockManager):
         blocks, block_ids = table.blocks[:num_blocks], table.block_ids[:num_blocks]
         for block in blocks:
             block.ref_count += 1
-        twin = BlockTable(blocks, block_ids, table.num_tokens, table.num_hashed, list(table.block_hashes))
+        twin = BlockTable(
+            blocks, block_ids, table.num_tokens, table.num_hashed, list(table.block_hashes), table.salt
+        )
         if twin.blocks:
             self.tables.add(twin)
         return twin

@@ -69,7 +69,7 @@ class Request:
         self.token_ids = list(self.prompt_token_ids)  # prompt and answer
         self.output_token_ids: list[int] = []
         self.num_computed_tokens = 0
-        self.block_table = BlockTable()
+        self.block_table = BlockTable.salted(params.cache_salt)
         self.finish_reason: str | None = None  # "stop", "length", "abort" or "error"
         self.stop_reason: int | None = None  # the stop token, where one of `params` ended it
         self.queued_time: float | None = None  # when the core queued it up, by the core's clock
@@ -111,13 +111,11 @@ class RequestLimits:
         max_model_len: prompt and answer together.
         cache_tokens: tokens that the cache holds for one request; None: as many as it has.
         step_tokens: tokens of a step, if a prompt may not be cut; None: it may.
-        extra_tokens: tokens that are stored for each request beyond its own.
     """
 
     max_model_len: int
     cache_tokens: int | None = None
     step_tokens: int | None = None
-    extra_tokens: int = 0
 
     def check(self, num_prompt_tokens: int, max_tokens: int | None) -> None:
         """Raise ValueError for a request that could never be served. The message names the limit."""
@@ -127,11 +125,10 @@ class RequestLimits:
             raise ValueError(f"{said} with at least one of an answer: shorten the prompt")
         longest = most if max_tokens is None else min(most, prompt + max_tokens)
         # Nothing follows the last token, so its key and value are never computed.
-        if self.cache_tokens is not None and longest - 1 + self.extra_tokens > self.cache_tokens:
-            extra = f" (and {self.extra_tokens} more for each request)" if self.extra_tokens else ""
+        if self.cache_tokens is not None and longest - 1 > self.cache_tokens:
             raise ValueError(
-                f"{prompt:,} prompt tokens and an answer of {longest - prompt:,}{extra} do not fit the KV cache of "
-                f"{self.cache_tokens:,} tokens: shorten the prompt, lower max_tokens, or raise num_blocks"
+                f"{prompt:,} prompt tokens and an answer of {longest - prompt:,} do not fit the {self.cache_tokens:,} tokens "
+                "that the KV cache has for a request: shorten the prompt, lower max_tokens, or raise num_blocks"
             )
         if self.step_tokens is not None and longest - 1 > self.step_tokens:
             raise ValueError(

@@ -157,6 +157,7 @@ class Generation(BaseModel):
     prompt_logprobs: int | None = None
     return_token_ids: bool | None = None
     priority: Int64 = 0
+    cache_salt: str | None = None
     request_id: str | None = None
     return_tokens_as_token_ids: bool | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**63 - 1)] | None = None

@@ -78,9 +78,11 @@ class SpeculativeScheduler(Scheduler):
         limits, stored = super().limits, self.max_model_len - 1 + self.slots
         if limits.step_tokens is not None:
             limits = replace(limits, step_tokens=limits.step_tokens - self.slots)
-        if limits.cache_tokens is not None and limits.cache_tokens >= stored:
+        if limits.cache_tokens is None or limits.cache_tokens >= stored:
             return replace(limits, cache_tokens=None)  # the drafts of the longest request fit, too
-        return replace(limits, extra_tokens=self.num_speculative_tokens * (1 + self.slots))
+        return replace(
+            limits, cache_tokens=limits.cache_tokens - self.num_speculative_tokens * (1 + self.slots)
+        )
 
     def schedule(self) -> SchedulerOutput:
         output = super().schedule()

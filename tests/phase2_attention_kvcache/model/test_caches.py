@@ -17,10 +17,9 @@ from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.generation import generate_cached, generate_naive
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase2_attention_kvcache.quantization.kv_formats import RoundingCache, dequantize_kv, quantize_kv
 from phase2_attention_kvcache.story.step_times import StepTimes, total_times
 from phase2_attention_kvcache.story.telling import WordWrap, tell
-from tests.properties import plain_attention, rules, with_rules
+from tests.properties import plain_attention, rules
 
 
 @pytest.fixture(scope="module")
@@ -94,27 +93,6 @@ def test_the_fused_function_and_the_readable_one_are_the_definition(m, n, kv_hea
     torch.testing.assert_close(
         causal_attention(q, k, v).double(), plain_attention(q, k, v, plain), atol=1e-5, rtol=1e-4
     )
-
-
-@pytest.mark.parametrize("kind", ["int8_per_token_head", "fp8"])
-def test_each_layer_has_its_own_window(tales, kind):
-    """In every cache that holds one text or none, at once and in pieces."""
-    rule_of = [AttentionRule(0.3, window, 5.0) for window in (None, 7, 1)]
-    config = with_rules(tales.config, rule_of)
-    q, k, v = torch.randn(3, 20, 2, 8)
-    rounded = [dequantize_kv(*quantize_kv(x, kind), x.dtype) for x in (k, v)]
-    contiguous = ContiguousKVCache(config)
-    for layer, rule in enumerate(rule_of):
-        parts = [
-            contiguous.attend(layer, *(x[a:b] for x in (q, k, v))) for a, b in ((0, 9), (9, 10), (10, 20))
-        ]
-        for out, keys, values in (
-            (NoCache(config).attend(layer, q, k, v), k, v),
-            (torch.cat(parts), k, v),
-            (RoundingCache(kind, config).attend(layer, q, k, v), *rounded),
-        ):
-            expected = plain_attention(q, keys, values, rule)
-            torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_room_doubles_and_ends_at_the_limit(tales):

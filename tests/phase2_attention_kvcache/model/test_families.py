@@ -121,20 +121,6 @@ def test_settings_without_effect_are_passed_over(tmp_path):
 
 
 PUBLISHED = {  # what config.json of these models says
-    "gpt2-medium": dict(
-        model_type="gpt2", activation_function="gelu_new", architectures=["GPT2LMHeadModel"], attn_pdrop=0.1, bos_token_id=50256,
-        embd_pdrop=0.1, eos_token_id=50256, initializer_range=0.02, layer_norm_epsilon=1e-5, n_ctx=1024, n_embd=1024, n_head=16,
-        n_layer=24, n_positions=1024, n_special=0, predict_special_tokens=True, resid_pdrop=0.1, summary_activation=None,
-        summary_first_dropout=0.1, summary_proj_to_labels=True, summary_type="cls_index", summary_use_proj=True,
-        task_specific_params={"text-generation": {"do_sample": True, "max_length": 50}}, vocab_size=50257,
-    ),
-    "SmolLM2-135M": dict(
-        model_type="llama", architectures=["LlamaForCausalLM"], attention_bias=False, attention_dropout=0.0, bos_token_id=0,
-        eos_token_id=0, hidden_act="silu", hidden_size=576, initializer_range=1 / 24, intermediate_size=1536, is_llama_config=True,
-        max_position_embeddings=8192, mlp_bias=False, num_attention_heads=9, num_hidden_layers=30, num_key_value_heads=3,
-        pretraining_tp=1, rms_norm_eps=1e-5, rope_interleaved=False, rope_scaling=None, rope_theta=100000,
-        tie_word_embeddings=True, torch_dtype="bfloat16", transformers_version="4.40.1", use_cache=True, vocab_size=49152,
-    ),
     "SmolLM3-3B": dict(
         model_type="smollm3", architectures=["SmolLM3ForCausalLM"], attention_bias=False, attention_dropout=0.0,
         bos_token_id=128000, eos_token_id=128012, hidden_act="silu", hidden_size=2048, initializer_range=0.02,

@@ -227,36 +227,6 @@ def free_ids(manager):
     return [b.block_id for b in manager.allocator]
 
 
-def test_a_hit_is_not_evicted_by_its_own_allocation():
-    """Free list: [5] [4] [3] [2] [1] and the request needs all five, of which it finds 1 and 2."""
-    manager = BlockManager(6, 2)
-    first = admit(manager, list(range(10)))
-    manager.free(first)
-    assert free_ids(manager) == [5, 4, 3, 2, 1]
-    table = admit(manager, [0, 1, 2, 3, 70, 71, 72, 73, 74, 75])
-    assert table.block_ids == [1, 2, 5, 4, 3]
-    manager.check_integrity()
-
-
-def test_equal_blocks_of_one_step_stay_apart_and_the_oldest_is_found():
-    """Two with the same prompt, neither of which was looked up after the other had its blocks."""
-    manager = BlockManager(10, 2)
-    one, two = BlockTable(), BlockTable()
-    tokens = [1, 2, 3]
-    prefixes = [manager.match_prefix(t, tokens) for t in (one, two)]
-    for table, prefix in zip((one, two), prefixes):
-        assert manager.allocate(table, tokens, 3, prefix)
-    assert (one.block_ids, two.block_ids) == ([1, 2], [3, 4])
-    assert [b.block_id for b in manager.match_prefix(BlockTable(), tokens)] == [1]
-    manager.free(one)
-    assert [b.block_id for b in manager.match_prefix(BlockTable(), tokens)] == [1]
-    # The older copy is evicted; the younger one is found from then on.
-    while manager.num_free_blocks:
-        manager.allocate(BlockTable(), [9], 1)
-    assert [b.block_id for b in manager.match_prefix(BlockTable(), tokens)] == [3]
-    manager.check_integrity()
-
-
 def test_a_run_of_hits_ends_where_a_block_is_missing():
     """Blocks are uncached from anywhere in a chain; what lies behind them is of no use."""
     manager = BlockManager(10, 2)

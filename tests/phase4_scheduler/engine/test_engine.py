@@ -145,6 +145,14 @@ def test_n_answers_share_the_full_blocks_of_their_prompt(tiny):
     assert (engine.core.stats.prefix_queries, engine.core.stats.prefix_hits) == (4 * 18, 3 * 16)
 
 
+def test_only_requests_with_the_same_salt_share_blocks(tiny):
+    engine, prompt = tiny.engine(block_size=4), list(range(100, 118))
+    salts = ["mine", "mine", None, "yours", None]
+    outputs = [engine.generate([prompt], dataclasses.replace(GREEDY, cache_salt=salt))[0] for salt in salts]
+    assert [out.metrics.num_cached_tokens for out in outputs] == [0, 16, 0, 0, 16]
+    assert len({tuple(out.token_ids) for out in outputs}) == 1
+
+
 def test_one_of_n_answers_stops_and_the_others_go_on(tiny):
     params = dataclasses.replace(DRAWN, n=4)
     free = tiny.engine().generate([[7, 8, 9]], params)[0].outputs

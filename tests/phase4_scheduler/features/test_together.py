@@ -254,21 +254,6 @@ Life.TestCase.settings = settings(
 TestLife = Life.TestCase
 
 
-def test_a_swapped_request_returns_only_where_its_drafts_fit_too():
-    """Room for its tokens alone is not enough: it would hold blocks, and still stand in the queue."""
-    scheduler = make(5, 3, swap=40, max_model_len=40, speculation=SpeculativeConfig(1, model="tales-draft"))
-    items = [request(name, [100, 101], max_tokens=6) for name in ("a", "b", "c")]
-    for item in items:
-        scheduler.add(item)
-    while scheduler.has_requests:
-        output = scheduler.schedule()
-        scheduler.update(output, [[1000] if s.samples else [] for s in output.scheduled])
-        scheduler.block_manager.check_integrity()
-        assert all(not r.block_table.blocks for r in scheduler.waiting)
-    assert sum(item.num_preemptions for item in items) > 0
-    assert_free(scheduler)
-
-
 def test_swapped_out_and_in_nothing_is_computed_twice():
     scheduler = make(num_blocks=6, swap=6, max_model_len=21)
     manager = scheduler.block_manager
