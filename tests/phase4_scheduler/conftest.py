@@ -124,7 +124,8 @@ def assert_empty():
         assert not engine.has_unfinished_requests
         assert not engine.core.scheduler.has_requests
         assert not engine.core.requests and not engine.output_processor.parents
-        assert not engine.output_processor.states and not engine.core.runner.prompt_logprobs
+        assert not engine.output_processor.states
+        assert not getattr(engine.core.runner, "prompt_logprobs", None)
         assert not getattr(engine.core.scheduler, "drafts", None)
         assert not getattr(engine.core.scheduler, "num_placeholders", None)
         assert not getattr(engine.core, "grammars", None)
