@@ -113,13 +113,10 @@ class EngineCore:
 
     def next_results(self) -> tuple[float, SchedulerOutput, list[Sampled]]:
         """When the next step began, what it is, and what it brought. An extension may have several under way."""
-        began, output = self.decide()
-        return began, output, self.execute(output)
-
-    def decide(self) -> tuple[float, SchedulerOutput]:
-        """Now, and the next step."""
+        began = self.clock()
         with self.deciding:
-            return self.clock(), self.scheduler.schedule()
+            output = self.scheduler.schedule()
+        return began, output, self.execute(output)
 
     def execute(self, output: SchedulerOutput) -> list[Sampled]:
         """What `ModelRunner.run` returns. An extension may do something before it or after it."""
@@ -159,11 +156,8 @@ class EngineCore:
         self.runner.shutdown()
 
 
-def output_of(
-    request: Request, token_ids: list[int], logprobs: list, error: str | None = None
-) -> EngineCoreOutput:
+def output_of(r: Request, token_ids: list[int], logprobs: list, error: str | None = None) -> EngineCoreOutput:
     """The output of a step for a request: its state, and its new tokens."""
-    r = request
     times = (r.queued_time, r.first_scheduled_time)
     ends, counts = (r.finish_reason, r.stop_reason), (r.num_cached_tokens, r.num_preemptions)
     return EngineCoreOutput(r.request_id, token_ids, logprobs, *ends, *times, *counts, error)

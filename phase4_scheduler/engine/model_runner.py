@@ -138,13 +138,8 @@ class ModelRunner:
 
     def next_tokens(self, logits: Tensor, requests: Sequence[Request]) -> SampledTokens:
         """A token for each row of logits."""
-        return self.sampler.sample(
-            logits,
-            [request.params for request in requests],
-            [request.prompt_token_ids for request in requests],
-            [request.output_token_ids for request in requests],
-            [request.generator for request in requests],
-        )
+        rows = ((r.params, r.prompt_token_ids, r.output_token_ids, r.generator) for r in requests)
+        return self.sampler.sample(logits, *zip(*rows))
 
     def prepare(self) -> Iterator[str]:
         """Do beforehand what the first steps would wait for, with a line for each piece. A backend overrides this."""

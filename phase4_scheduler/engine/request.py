@@ -131,10 +131,8 @@ class RequestLimits:
                 "that the KV cache has for a request: shorten the prompt, lower max_tokens, or raise num_blocks"
             )
         if self.step_tokens is not None and longest - 1 > self.step_tokens:
-            raise ValueError(
-                f"{longest:,} tokens are over the budget of {self.step_tokens:,} a step: allow "
-                "chunked_prefill, or raise max_num_batched_tokens"
-            )
+            over = f"{longest:,} tokens are over the budget of {self.step_tokens:,} a step"
+            raise ValueError(f"{over}: allow chunked_prefill, or raise max_num_batched_tokens")
 
 
 def make_request(

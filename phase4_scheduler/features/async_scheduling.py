@@ -28,7 +28,7 @@ from phase2_attention_kvcache.model.sampling import BadLogitsError, draw_tokens
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.model.truncation import to_probs
-from phase4_scheduler.engine.build import Feature
+from phase4_scheduler.assembly import Feature
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore, EngineDeadError
 from phase4_scheduler.engine.model_runner import ModelRunner, Sampled, StepBatch, on_device
@@ -191,7 +191,8 @@ class AsyncCore(EngineCore):
 
     def next_results(self) -> Results:
         """The results of the step under way, while the one that has just been decided runs. None yet: an empty step."""
-        began, output = self._decided or (self.clock(), self.scheduler.schedule())
+        with self.deciding:
+            began, output = self._decided or (self.clock(), self.scheduler.schedule())
         before, self._under_way, was_decided, self._decided = self._under_way, None, self._decided, None
         if was_decided or not self._runs_ahead(output):
             if before is not None:
@@ -225,11 +226,12 @@ class AsyncCore(EngineCore):
         """Compute the requests of failed steps anew, the last step's first: they go to the head of the queue."""
         if isinstance(error, EngineDeadError):
             raise error
-        for s in [s for output in outputs if output for s in reversed(output.scheduled)]:
-            if not s.request.finished:
-                self._suspects.add(s.request)
-                restart(self.scheduler, s.request)
-                rewind_generator(s.request)
+        with self.deciding:
+            for s in [s for output in outputs if output for s in reversed(output.scheduled)]:
+                if not s.request.finished:
+                    self._suspects.add(s.request)
+                    restart(self.scheduler, s.request)
+                    rewind_generator(s.request)
         return began, SchedulerOutput(), []
 
 
