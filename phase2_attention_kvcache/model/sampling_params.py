@@ -101,11 +101,7 @@ class SamplingParams:
                 raise ValueError(f"{name} holds the token {token}: this vocabulary goes from 0 to {last}")
 
     def fitted(self, vocab_size: int, encode: Callable[[str], list[int]] | None) -> SamplingParams:
-        """As a model takes them, with the tokens of `bad_words`. Raises ValueError: they do not fit it.
-
-        Args:
-            encode: the tokenizer's; None: there is none.
-        """
+        """With the tokens of `bad_words`, by a tokenizer's `encode`. Raises ValueError: this model cannot serve them."""
         self.check_vocabulary(vocab_size)
         if (self.stop or self.bad_words) and encode is None:
             raise ValueError("stop strings and bad_words need text: give the engine a tokenizer")
