@@ -43,18 +43,15 @@ def in_course(num_blocks: int, policy: str) -> tuple[Callable, Callable]:
     from phase2_attention_kvcache.model import SamplingParams
     from phase3_paged_attention.paging import BlockManager
     from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig
-    from phase4_scheduler.engine.policy import Fcfs, FcfsQueue
+    from phase4_scheduler.engine.policy import Fcfs
 
     manager = BlockManager(num_blocks, BLOCK)
 
-    class LongestPrefixQueue(FcfsQueue):
+    class LongestPrefix(Fcfs):
         def head(self) -> Request:
             return max(self, key=lambda r: len(manager.match_prefix(r.block_table, r.token_ids)))
 
-    class LongestPrefix(Fcfs):
-        make_queue = LongestPrefixQueue
-
-    order = LongestPrefix() if policy == "LongestPrefix" else "fcfs"
+    order = LongestPrefix if policy == "LongestPrefix" else "fcfs"
     scheduler = Scheduler(SchedulerConfig(policy=order, **LIMITS), manager)
 
     def add(number: int, prompt: list[int], length: int) -> None:
