@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
-from exercises.judging.sources import all_sources, cut
+from exercises.judging.sources import all_sources, cut, pack_solutions
 from labkit.paths import ROOT
 
 SCRATCH = "/scratch"  # in a room: the only place to write in
@@ -114,6 +114,7 @@ def copy_course(folder: Path) -> None:
         target.write_text(cut(source.read_text(encoding="utf-8")).student, encoding="utf-8")
         for compiled in (target.parent / "__pycache__").glob(f"{target.stem}.*"):
             compiled.unlink()
+    pack_solutions(folder)
 
 
 # ------------------------------------------------------------------ the walls, put up within new namespaces

@@ -4,10 +4,12 @@ Values are compared as a teacher would: 2 and 2.0 are the same, floats may diffe
 for a tuple and a Counter for a dict; a list does not stand for a tensor.
 """
 
+import inspect
 import math
 import numbers
 import sys
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from operator import add
 from typing import Any
 
 from exercises.judging.verdict import NOTHING, NotYet, Verdict
@@ -57,6 +59,19 @@ def show(value: Any, longest: int = LONGEST, exact: bool = False) -> str:
     except Exception as error:  # the object of a learner may do anything
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     return text if len(text) <= longest else f"{text[: longest - 20]} ... ({len(text):,} characters)"
+
+
+def brief(name: str, args: Sequence[Any], function: Callable[..., Any]) -> str:
+    """A call as the learner would write it, with the function's own names; larger tensors by their shapes."""
+
+    def text(value: Any) -> str:
+        if _is_array(value):
+            return show(value.tolist()) if math.prod(value.shape) < 10 else f"a tensor of {list(value.shape)}"
+        return value.__name__ if callable(value) and hasattr(value, "__name__") else show(value, 200)
+
+    parameters = list(inspect.signature(function).parameters)
+    names = [f"{parameter}=" for parameter in parameters] if len(args) > 2 else [""] * len(args)
+    return f"{name}({', '.join(map(add, names, map(text, args)))})"
 
 
 def same(got: Any, expected: Any, tolerance: float = 1e-5) -> bool:

@@ -25,6 +25,13 @@ class When:
         self.test = test
 
 
+class Gives:
+    """A mistake by what it gives, `function(*arguments)`, where making it in the answer itself would take too long."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+
 Way = Callable[..., Any] | When
 # By diagnosis: what the mistake would give. A tuple of ways: several to make the same mistake.
 Mistakes = Mapping[str, Way | tuple[Way, ...]]
@@ -50,8 +57,8 @@ def judge(
     tolerance: float = 1e-4,
     clean: Callable[[Any], Any] = lambda result: result,
     present: Callable[[Any, Any], tuple[Any, Any]] = lambda got, want: (got, want),
-    keeps_input: bool | Callable[[tuple, tuple], None] = True,
-    otherwise: str = "",
+    keeps_input: bool | str | Callable[[tuple, tuple], None] = True,
+    otherwise: str = "The result is another one. Work this case out by hand.",
 ) -> None:
     """Raise NotYet unless `answer` agrees with `reference` in all cases.
 
@@ -64,8 +71,8 @@ def judge(
         clean: checks the kind of a result and brings it into the form that is compared. It may raise NotYet.
         present: (result, right result) as the box shows them, shorter or in lines. Called only with what has the right
             type and shape; if it fails the two are shown whole.
-        keeps_input: whether an answer that changes its arguments is wrong, though all its results are right. Or what
-            looks at the arguments after each call: keeps_input(before, after) raises NotYet.
+        keeps_input: whether an answer that changes its arguments is wrong, though all its results are right; or the
+            diagnosis of this mistake; or what looks at the arguments after each call: it raises NotYet.
         otherwise: what to say of a wrong result that no known mistake gives.
     """
     given = [copy.deepcopy(args) for args in cases]  # not in one go: cases may share a tensor
@@ -88,15 +95,17 @@ def judge(
     def alike(a: Any, b: Any) -> bool:
         if isinstance(a, Raised) or isinstance(b, Raised):
             return isinstance(a, Raised) and isinstance(b, Raised) and a.kind is b.kind
-        return same(a, b, tolerance)
+        plain = type(a) is list and a and type(a[0]) in (tuple, dict)  # records of a play, often long
+        return bool(plain and a == b) or same(a, b, tolerance)
 
     outcomes = [outcome(args, own) for args, own in zip(cases, given)]
     expected = [called(reference, copy.deepcopy(args)) for args in cases]
     wrong = [i for i, (got, want) in enumerate(zip(outcomes, expected)) if not alike(got, want)]
     if not wrong:
-        if keeps_input is True:
-            for args, own in zip(cases, given):
-                expect_unchanged(answer, args, own, show(*args))
+        named = (keeps_input, says[keeps_input]) if isinstance(keeps_input, str) else ()
+        for args, own in zip(cases, given):
+            if named or keeps_input is True:
+                expect_unchanged(answer, args, own, show(*args), *named)
         return
     first = wrong[0]
     got, want, tried = outcomes[first], expected[first], show(*cases[first])
@@ -113,11 +122,14 @@ def judge(
             theirs = Raised(error)
         return not isinstance(way, When) and alike(theirs, outcomes[i])
 
-    def best_of(table: Mistakes) -> str | None:
-        return best_mistake(table, lambda way: [explains(way, i) for i in range(len(cases))], wrong)
+    def best_of(table: Mapping[str, tuple[Way, ...]]) -> str | None:
+        return best_mistake(table, explains, wrong, len(cases))
 
-    seen = {diagnosis: way for diagnosis, way in mistakes.items() if isinstance(way, When)}
-    best = best_of({d: way for d, way in mistakes.items() if d not in seen}) or best_of(seen)
+    def of_kind(seen: bool) -> dict[str, tuple[Way, ...]]:
+        every = {d: ways if isinstance(ways, tuple) else (ways,) for d, ways in mistakes.items()}
+        return {d: tuple(way for way in ways if isinstance(way, When) is seen) for d, ways in every.items()}
+
+    best = best_of(of_kind(False)) or best_of(of_kind(True))
     if isinstance(got, Raised):
         if best is None:
             raise got.error
@@ -131,45 +143,46 @@ def judge(
 
 
 def best_mistake(
-    mistakes: Mistakes, explained_by: Callable[[Way], list[bool]], wrong: Sequence[int]
+    mistakes: Mapping[str, tuple[Way, ...]],
+    explains: Callable[[Way, int], bool],
+    wrong: Sequence[int],
+    how_many: int,
 ) -> str | None:
     """The diagnosis of the mistake that explains most, None if none explains enough.
 
     Args:
-        explained_by: which cases a way to make a mistake explains, right ones included.
+        explains: whether a way to make a mistake explains a case, right ones included.
         wrong: the numbers of the cases that went wrong, the first one first.
+        how_many: cases in all.
     """
     best, most = None, len(wrong) / 2
     for diagnosis, ways in mistakes.items():
-        for way in ways if isinstance(ways, tuple) else (ways,):
-            explained = explained_by(way)
-            how_many = len(explained) + 1 if all(explained) else sum(explained[i] for i in wrong)
-            if explained[wrong[0]] and how_many > most:
-                best, most = diagnosis, how_many
+        for way in ways:
+            if explains(way, wrong[0]):
+                explained = [explains(way, i) for i in range(how_many)]
+                score = how_many + 1 if all(explained) else sum(explained[i] for i in wrong)
+                if score > most:
+                    best, most = diagnosis, score
     return best
 
 
+CHANGED = "Your answer changed what it was given ({name}). The caller still needs it: work on a copy."
+
+
 def expect_unchanged(
-    answer: Callable[..., Any], before: Sequence[Any], after: Sequence[Any], tried: str
+    answer: Callable[..., Any],
+    before: Sequence[Any],
+    after: Sequence[Any],
+    tried: str,
+    diagnosis: str = "changes-its-input",
+    says: str = CHANGED,
 ) -> None:
     """Raise NotYet if the arguments after a call are not what they were before it."""
     for place, (was, now) in enumerate(zip(before, after)):
         if not unchanged(was, now):
-            says = f"Your answer changed what it was given ({_name_of_argument(answer, place)}). The caller still needs it: work on a copy."
-            raise NotYet(
-                "changes-its-input",
-                says,
-                f"{tried}, then a look at what was given",
-                as_text(now),
-                as_text(was),
-            )
-
-
-def call_and_expect_unchanged(answer: Callable[..., Any], args: tuple, tried: str) -> None:
-    """For graders that judge results in their own way: one more call, with copies."""
-    own = copy.deepcopy(args)
-    guard(answer, *own, tried=tried)
-    expect_unchanged(answer, args, own, tried)
+            says = says.replace("{name}", _name_of_argument(answer, place))
+            tried = f"{tried}, then a look at what was given"
+            raise NotYet(diagnosis, says, tried, as_text(now), as_text(was))
 
 
 def unchanged(was: Any, now: Any) -> bool:
@@ -207,16 +220,17 @@ def _presented(present: Callable, got: Any, want: Any, kind: str) -> tuple[Any, 
         return got, want
 
 
-def sentence_number(cause: Any, most: int = 5) -> int:
-    """The number of a sentence; "3" is as good as 3.
+def expect_cause(cause: Any, right: int, says: Mapping[str, str], most: int = 5) -> None:
+    """The number of the sentence that says what was wrong in a debugging lab; "3" is as good as 3.
 
     Raises:
-        NotAttempted: nothing is chosen yet. NotYet: it is no number from 1 to `most`.
+        NotAttempted: nothing is chosen yet. NotYet: it is no number from 1 to `most`, or another one.
     """
     if cause is None or cause is Ellipsis:
         raise NotAttempted("Find the cause first: which of the five sentences is it?")
     number = str(cause).strip().rstrip(".")
     if number not in map(str, range(1, most + 1)):
-        says = f"`cause` is the number of a sentence: a number from 1 to {most}, without quotes."
-        raise NotYet("wrong-type", says, "cause", repr(cause), f"a number from 1 to {most}")
-    return int(number)
+        wrong = f"`cause` is the number of a sentence: a number from 1 to {most}, without quotes."
+        raise NotYet("wrong-type", wrong, "cause", repr(cause), f"a number from 1 to {most}")
+    if int(number) != right:
+        raise NotYet("another-cause", says["another-cause"], "cause", repr(cause), "another sentence")

@@ -1,7 +1,9 @@
 """The sources of the exercises: where they are, what they are called, and the solution that stands in them."""
 
 import difflib
+import json
 import re
+import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from labkit.paths import ROOT
 
 SOURCES = ROOT / "exercises"
 BEGIN, END, STUB = "# BEGIN SOLUTION", "# END SOLUTION", "# STUB:"
+PACKED = SOURCES / "solutions.bin"
 
 
 def all_sources() -> list[Path]:
@@ -121,6 +124,19 @@ def cut(cell: str) -> Cut:
     if inside is not None:
         raise ValueError(f"a line `{BEGIN}` without an end")
     return Cut("\n".join(student), "\n".join(solution), any_block)
+
+
+def whole_source(name: str) -> str:
+    """The source with its solution, for the graders; from the packed ones where the sources hold stubs."""
+    text = source_of(name).read_text(encoding="utf-8")
+    return json.loads(zlib.decompress(PACKED.read_bytes()))[name] if BEGIN not in text else text
+
+
+def pack_solutions(course: Path) -> None:
+    """Write the sources as one file into a copy of the course whose own sources hold stubs: its graders need them."""
+    texts = {name: whole_source(name) for name in all_names()}
+    target = course / PACKED.relative_to(ROOT)
+    target.write_bytes(zlib.compress(json.dumps(texts).encode()))
 
 
 def solution_of(name: str) -> str:

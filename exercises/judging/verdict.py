@@ -1,7 +1,7 @@
 """What an exercise is, and what can come out of grading an answer."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ class Exercise:
         hints: a nudge, the formula, pseudo-code; they come from its text file. The solution is cut out of the source.
         title: of an exercise without a source; else it is the source's first heading.
         seconds: how long the grader may run.
+        mistakes: gives (diagnosis, a wrong answer that has to get it), as slips in the solution.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Exercise:
     hints: tuple[str, str, str] = ("", "", "")
     title: str = ""
     seconds: float = 10.0
+    mistakes: Callable[[], list[tuple[str, Mapping[str, Any]]]] = list
 
     @property
     def phase(self) -> int:

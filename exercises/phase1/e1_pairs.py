@@ -50,8 +50,6 @@ def merge(tokens: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
 # %% tags=["check"]
 check("p1e1_pairs", count_pairs, merge)
 # %% [markdown]
-# Stuck? Run `hint("p1e1_pairs")`, and again after your next try.
-#
 # ## Into the course
 #
 # With your two functions a tokenizer is ten lines. Here it learns twenty merges from a sentence, and the course's

@@ -48,8 +48,6 @@ def encode(word: bytes, ranks: dict[bytes, int]) -> list[int]:
 # %% tags=["check"]
 check("p1e2_encode", encode)
 # %% [markdown]
-# Stuck? Run `hint("p1e2_encode")`, and again after your next try.
-#
 # ## Into the engine
 #
 # Now the engine gets its prompt from your function: the text is cut into words as GPT-2 does, and each word goes through your

@@ -66,8 +66,6 @@ class Streamer:
 # %% tags=["check"]
 check("p1e3_streaming", Streamer)
 # %% [markdown]
-# Stuck? Run `hint("p1e3_streaming")`, and again after your next try.
-#
 # ## Into the engine
 #
 # The engine has a decoder of its own, between the tokens and the user. Here yours sits beside it: `on_output` hands it the tokens

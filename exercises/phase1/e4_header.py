@@ -64,8 +64,6 @@ def read_header(data: bytes) -> dict[str, tuple[str, list[int], int, int]]:
 # %% tags=["check"]
 check("p1e4_header", read_header)
 # %% [markdown]
-# Stuck? Run `hint("p1e4_header")`, and again after your next try.
-#
 # ## Into the engine
 #
 # That is enough to load a model. Each tensor of `tales` is cut out of the file at the bytes that you found, and the engine

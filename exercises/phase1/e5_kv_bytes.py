@@ -48,8 +48,6 @@ def users_that_fit(card_bytes: int, weight_bytes: int, bytes_per_token: int, tok
 # %% tags=["check"]
 check("p1e5_kv_bytes", kv_bytes, users_that_fit)
 # %% [markdown]
-# Stuck? Run `hint("p1e5_kv_bytes")`, and again after your next try.
-#
 # ## Into the engine
 #
 # A formula is right if memory agrees with it. The engine below reserved its cache when it was made; your

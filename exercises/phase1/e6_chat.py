@@ -49,8 +49,6 @@ def chat_ids(
 # %% tags=["check"]
 check("p1e6_chat", chat_ids)
 # %% [markdown]
-# Stuck? Run `hint("p1e6_chat")`, and again after your next try.
-#
 # ## Into the engine
 #
 # Here a small model with random weights answers three questions, and reads each time what your function made of the whole

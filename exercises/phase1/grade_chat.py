@@ -4,14 +4,10 @@ import random
 from collections.abc import Callable
 from functools import cache
 
-from exercises.grading import Diagnoses, Exercise
-from exercises.judging.judge import judge
-from exercises.judging.slips import slips
+from exercises.judging.solutions import Solution
 from phase1_tokens_embeddings.tokens import BPETokenizer
 
 START, END = "<|im_start|>", "<|im_end|>"
-SAYS = Diagnoses.of("p1e6_chat")
-Messages = list[dict[str, str]]
 
 
 @cache
@@ -25,44 +21,36 @@ def encode(text: str, allowed_special: str | set[str] = frozenset()) -> list[int
     return tokenizer().encode(text, allowed_special)
 
 
-def _ids(
-    messages: Messages, encode: Callable[..., list[int]], add_generation_prompt: bool = True
-) -> list[int]:
-    start, end = encode(START, "all"), encode(END, "all")
-    ids = []
-    for message in messages:
-        role, words = message["role"], message["content"]
-        ids += start + encode(f"{role}\n{words}") + end + encode("\n")
-    if add_generation_prompt:
-        ids += start + encode("assistant\n")
-    return ids
-
-
-def _text(messages: Messages, prompt: bool) -> str:
-    text = "".join(f"{START}{m['role']}\n{m['content']}{END}\n" for m in messages)
-    return text + (f"{START}assistant\n" if prompt else "")
-
-
-MESSAGE, ANSWER = r'encode(f"{role}\n{words}")', r'encode("assistant\n")'
-WRONG = {
-    "chat-forged": (
-        lambda m, encode, prompt=True: encode(_text(m, prompt), "all"),
-        {MESSAGE: r'encode(f"{role}\n{words}", "all")'},
-    ),
-    "chat-marks-are-words": lambda m, encode, prompt=True: encode(_text(m, prompt)),
-    "chat-cut-in-pieces": (
-        {MESSAGE: r'encode(role) + encode("\n") + encode(words)'},
-        {MESSAGE: r'encode(f"{role}\n") + encode(words)'},
-    ),
-    "chat-words-left-out": {"{words}": "{words.replace(START, '').replace(END, '')}"},
-    "chat-words-trimmed": {"{words}": "{words.strip()}"},
-    "chat-no-line-break": {r' + encode("\n")': ""},
-    "chat-no-generation-prompt": {"if add_generation_prompt:": "if False:"},
-    "chat-always-a-prompt": {"if add_generation_prompt:": "if True:"},
-    "chat-prompt-without-line-break": {ANSWER: 'encode("assistant")'},
-    "chat-answer-is-over": {ANSWER: f"{ANSWER} + end"},
-    "chat-only-the-last": {"in messages:": "in messages[-1:]:"},
-}
+MARKS = 'start, end = encode("<|im_start|>", "all"), encode("<|im_end|>", "all")'
+AS_TEXT = (
+    r"""("".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)"""
+    r""" + "<|im_start|>assistant\n" * add_generation_prompt)"""
+)
+WORDS, PROMPT, ANSWER = "{message['content']}", "if add_generation_prompt:", r'encode("assistant\n")'
+MESSAGE = r"""encode(f"{message['role']}\n{message['content']}")"""
+EXERCISE = Solution(
+    "p1e6_chat",
+    chat_ids={
+        "chat-forged": (
+            {MARKS: f'return encode({AS_TEXT}, "all")'},
+            {MARKS: f'return encode({AS_TEXT}, {{"<|im_start|>", "<|im_end|>"}})'},
+            {MESSAGE: MESSAGE.replace('")', '", "all")')},
+        ),
+        "chat-marks-are-words": {MARKS: f"return encode({AS_TEXT})"},
+        "chat-cut-in-pieces": (
+            {MESSAGE: r"""encode(message["role"]) + encode("\n") + encode(message["content"])"""},
+            {MESSAGE: r"""encode(message["role"] + "\n") + encode(message["content"])"""},
+        ),
+        "chat-words-left-out": {WORDS: f"{{message['content'].replace('{END}', '').replace('{START}', '')}}"},
+        "chat-words-trimmed": {WORDS: "{message['content'].strip()}"},
+        "chat-no-line-break": {r' + encode("\n")': ""},
+        "chat-no-generation-prompt": {PROMPT: "if False:"},
+        "chat-always-a-prompt": {PROMPT: "if True:"},
+        "chat-prompt-without-line-break": {ANSWER: 'encode("assistant")'},
+        "chat-answer-is-over": {ANSWER: f"{ANSWER} + end"},
+        "chat-only-the-last": {"in messages:": "in messages[-1:]:"},
+    },
+)
 
 
 def grade_chat(chat_ids: Callable) -> None:
@@ -85,13 +73,7 @@ def grade_chat(chat_ids: Callable) -> None:
         roles = rng.choices(["user", "assistant", "system"], k=rng.randint(1, 4))
         talk = [{"role": r, "content": "".join(rng.choices(pieces, k=rng.randint(0, 6)))} for r in roles]
         cases.append((talk, encode, rng.random() < 0.7))
-    judge(chat_ids, cases, _ids, slips(_ids, WRONG), SAYS, show=_shown)
+    EXERCISE.judge("chat_ids", chat_ids, cases)
 
 
-def _shown(messages: Messages, encode: Callable, *prompt: bool) -> str:
-    return f"chat_ids({', '.join([str(messages), 'encode', *map(str, prompt)])})"
-
-
-EXERCISES = [
-    Exercise("p1e6_chat", ("chat_ids",), grade_chat),
-]
+EXERCISES = [EXERCISE.exercise(grade_chat)]

@@ -3,11 +3,8 @@
 import random
 from collections.abc import Callable
 from functools import lru_cache
-from itertools import pairwise
 
-from exercises.grading import Diagnoses, Exercise
-from exercises.judging.judge import judge
-from exercises.judging.slips import slips
+from exercises.judging.solutions import Solution
 from phase1_tokens_embeddings.tokens.bpe import count_words, learn_merges
 
 
@@ -39,17 +36,6 @@ def _tables() -> list[tuple[dict[bytes, int], list[bytes]]]:
     return tables
 
 
-def _right_encode(word: bytes, ranks: dict[bytes, int]) -> list[int]:
-    parts = [word[i : i + 1] for i in range(len(word))]
-    while True:
-        joins = [(ranks[a + b], i) for i, (a, b) in enumerate(pairwise(parts)) if a + b in ranks]
-        if not joins:
-            break
-        _, i = min(joins)
-        parts[i : i + 2] = [parts[i] + parts[i + 1]]
-    return [ranks[part] for part in parts]
-
-
 def _longest_match(word: bytes, ranks: dict[bytes, int]) -> list[int]:
     ids, i = [], 0
     while i < len(word):
@@ -69,35 +55,24 @@ def _one_pass(word: bytes, ranks: dict[bytes, int]) -> list[int]:
     return [ranks[part] for part in parts]
 
 
-ENCODING = {
-    "encode-longest-first": _longest_match,
-    "encode-leftmost-first": {"min(joins)": "min(joins, key=lambda join: join[1])"},
-    "encode-one-pass": _one_pass,
-    "encode-highest-rank": {"min(joins)": "max(joins, key=lambda join: (join[0], -join[1]))"},
-    "encode-stops-after-one": {"while True:": "for _ in range(1):"},
-    "encode-no-joins": {"while True:": "while False:"},
-    "encode-rightmost-of-equals": {"min(joins)": "min(joins, key=lambda join: (join[0], -join[1]))"},
-    "encode-bytes-are-not-ids": {"[ranks[part] for": "[ranks[part] if len(part) > 1 else part[0] for"},
-}
-SAYS = Diagnoses.of("p1e2_encode")
+IDS, JOINED = "[ranks[part] for part in parts]", "[parts[i] + parts[i + 1]]"
+EXERCISE = Solution(
+    "p1e2_encode",
+    encode={
+        "encode-longest-first": _longest_match,
+        "encode-leftmost-first": {"min(joins)": "min(joins, key=lambda join: join[1])"},
+        "encode-one-pass": _one_pass,
+        "encode-highest-rank": {"min(joins)": "max(joins, key=lambda join: (join[0], -join[1]))"},
+        "encode-stops-after-one": {JOINED: f"{JOINED}\n        return {IDS}"},
+        "encode-no-joins": {"if not joins:": "if True:"},
+        "encode-rightmost-of-equals": {"min(joins)": "min(joins, key=lambda join: (join[0], -join[1]))"},
+        "encode-bytes-are-not-ids": {IDS: "[ranks[part] if len(part) > 1 else part[0] for part in parts]"},
+    },
+)
 
 
 def grade_encode(encode: Callable) -> None:
-    cases = [(word, ranks) for ranks, words in _tables() for word in words]
-    judge(
-        encode,
-        cases,
-        _right_encode,  # its ids are those of the course's apply_merges and of tiktoken: see the tests
-        slips(_right_encode, ENCODING),
-        SAYS,
-        show=lambda word, ranks: (
-            f"encode({word!r}, {ranks})"
-            if len(ranks) < 8
-            else f"encode({word!r}, a table of {len(ranks)} ranks)"
-        ),
-    )
+    EXERCISE.judge("encode", encode, [(word, ranks) for ranks, words in _tables() for word in words])
 
 
-EXERCISES = [
-    Exercise("p1e2_encode", ("encode",), grade_encode),
-]
+EXERCISES = [EXERCISE.exercise(grade_encode)]

@@ -106,8 +106,6 @@ def wrong_place(prompt_length: int, i: int) -> int:
 # %% tags=["check"]
 check("p2d1_words_after_a_gap", generate, wrong_place)
 # %% [markdown]
-# Stuck? Run `hint("p2d1_words_after_a_gap")`, and again after your next try.
-#
 # ## Into the engine
 #
 # Your loop drives the real model and its cache. It has to tell the same story as the course's loop, in about the same time,

@@ -60,8 +60,6 @@ def choices(config: dict, shapes: dict[str, tuple[int, ...]]) -> dict:
 # %% tags=["check"]
 check("p2e10_family", choices)
 # %% [markdown]
-# Stuck? Run `hint("p2e10_family")`, and again after your next try.
-#
 # ## Into the engine
 #
 # A folder of such a family is written. The course does not know it and refuses to load it. Then your row goes into the table, and

@@ -37,8 +37,6 @@ def may_see(num_queries: int, num_keys: int) -> torch.Tensor:
 # %% tags=["check"]
 check("p2e1_causal_mask", may_see)
 # %% [markdown]
-# Stuck? Run `hint("p2e1_causal_mask")`, and again after your next try.
-#
 # ## Into the engine
 #
 # The engine below reads long prompts in chunks of 8 tokens. From the second chunk on there are more keys than queries, and
@@ -47,15 +45,10 @@ check("p2e1_causal_mask", may_see)
 # %% tags=["engine"]
 import torch.nn.functional as F
 
-from exercises.grading import same_or_stop
-from exercises.judging.engine_runs import tales
-from exercises.judging.side_by_side import passed, speed, timed
-from exercises.phase2.in_engine import YourAttention, tokens_of
+from exercises.judging.side_by_side import passed
+from exercises.phase2.in_engine import YourAttention, beside_the_course
 
 passed("p2e1_causal_mask", may_see)
-model, tokenizer = tales()
-texts = ("The giant took the boy by the hand and", "The bear looked at the honey and")
-prompts = [tokenizer.encode(text) for text in texts]
 
 
 def attend(q, k, v):
@@ -65,10 +58,6 @@ def attend(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(0, 1)
 
 
-course, course_seconds = timed(lambda: tokens_of(model, prompts))
-mine, my_seconds = timed(lambda: tokens_of(model, prompts, YourAttention(model.config, attend)))
-same_or_stop(mine, course, says="with your mask the model writes something else")
-print("Token for token the course's story:")
-for prompt, answer in zip(prompts, mine):
-    print("-", tokenizer.decode(prompt + answer))
-print(speed(my_seconds, course_seconds))
+texts = ("The giant took the boy by the hand and", "The bear looked at the honey and")
+says = "with your mask the model writes something else"
+beside_the_course(texts, says, lambda config: YourAttention(config, attend))

@@ -47,23 +47,16 @@ def one_head(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tens
 # %% tags=["check"]
 check("p2e2_one_head", one_head)
 # %% [markdown]
-# Stuck? Run `hint("p2e2_one_head")`, and again after your next try.
-#
 # ## Into the engine
 #
 # `tales` has 6 layers of 4 heads. Every one of them, for every token, now goes through your function. The course computes
 # all heads of a layer in one call, which saves starting many small operations. With 4 heads it hardly shows here: the
 # rest of a step takes much longer. On a GPU, where starting an operation takes longer than such a small one lasts, it does.
 # %% tags=["engine"]
-from exercises.grading import same_or_stop
-from exercises.judging.engine_runs import tales
-from exercises.judging.side_by_side import passed, speed, timed
-from exercises.phase2.in_engine import YourAttention, tokens_of
+from exercises.judging.side_by_side import passed
+from exercises.phase2.in_engine import YourAttention, beside_the_course
 
 passed("p2e2_one_head", one_head)
-model, tokenizer = tales()
-texts = ("A raven sat on the roof and cried,", "The ship sailed over the sea, and")
-prompts = [tokenizer.encode(text) for text in texts]
 
 
 def attend(q, k, v):
@@ -73,10 +66,6 @@ def attend(q, k, v):
     return torch.stack([one_head(q[:, h], k[:, h], v[:, h], mask) for h in range(q.shape[1])], dim=1)
 
 
-course, course_seconds = timed(lambda: tokens_of(model, prompts))
-mine, my_seconds = timed(lambda: tokens_of(model, prompts, YourAttention(model.config, attend)))
-same_or_stop(mine, course, says="with your attention the model writes something else")
-print("Token for token the course's story:")
-for prompt, answer in zip(prompts, mine):
-    print("-", tokenizer.decode(prompt + answer))
-print(speed(my_seconds, course_seconds))
+texts = ("A raven sat on the roof and cried,", "The ship sailed over the sea, and")
+says = "with your attention the model writes something else"
+beside_the_course(texts, says, lambda config: YourAttention(config, attend))

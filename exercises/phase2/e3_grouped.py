@@ -46,8 +46,6 @@ def grouped_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torc
 # %% tags=["check"]
 check("p2e3_grouped", grouped_attention)
 # %% [markdown]
-# Stuck? Run `hint("p2e3_grouped")`, and again after your next try.
-#
 # ## Into the engine
 #
 # `tales` is a GPT-2 and shares nothing. So this cell makes a small Llama with random weights: 8 query heads, 2 KV heads. What

@@ -55,8 +55,6 @@ def rotate(x: torch.Tensor, positions: torch.Tensor, theta: float = 10_000.0) ->
 # %% tags=["check"]
 check("p2e4_rotary", rotate)
 # %% [markdown]
-# Stuck? Run `hint("p2e4_rotary")`, and again after your next try.
-#
 # ## Into the engine
 #
 # A small Llama with random weights runs in the engine, its prompts cut into chunks of 8 tokens. First with the course's

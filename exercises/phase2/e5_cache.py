@@ -52,8 +52,6 @@ class Cache:
 # %% tags=["check"]
 check("p2e5_cache", Cache)
 # %% [markdown]
-# Stuck? Run `hint("p2e5_cache")`, and again after your next try.
-#
 # ## Into the engine
 #
 # The engine serves two users at once. Each of them gets a `Cache` of yours, in place of the engine's own memory. Prompts
@@ -65,28 +63,23 @@ check("p2e5_cache", Cache)
 # %% tags=["engine"]
 from exercises.grading import same_or_stop
 from exercises.judging.engine_runs import tales
-from exercises.judging.side_by_side import passed, speed, timed
-from exercises.phase2.in_engine import YourMemory, tokens_of
+from exercises.judging.side_by_side import passed
+from exercises.phase2.in_engine import YourMemory, beside_the_course
 from phase2_attention_kvcache.model import generate_naive
 
 passed("p2e5_cache", Cache)
-model, tokenizer = tales()
-texts = ("The soldier had served the king for many years, and", "The tailor took his needle and")
-prompts = [tokenizer.encode(text) for text in texts]
 
 
 def new_cache(config, room):
     return Cache(config.num_layers, room, config.num_kv_heads, config.head_dim)
 
 
-course, course_seconds = timed(lambda: tokens_of(model, prompts, max_tokens=40))
-mine, my_seconds = timed(lambda: tokens_of(model, prompts, YourMemory(model.config, new_cache), 40))
-same_or_stop(mine, course, says="with your cache the model writes something else")
-print("Token for token the course's story:")
-for prompt, answer in zip(prompts, mine):
-    print("-", tokenizer.decode(prompt + answer))
-print(speed(my_seconds, course_seconds))
+texts = ("The soldier had served the king for many years, and", "The tailor took his needle and")
+says = "with your cache the model writes something else"
+mine = beside_the_course(texts, says, lambda config: YourMemory(config, new_cache), max_tokens=40)
 
+model, tokenizer = tales()
+prompts = [tokenizer.encode(text) for text in texts]
 naive = [generate_naive(model, prompt, 40) for prompt in prompts]
 same_or_stop(
     mine, [answer.token_ids for answer in naive], says="without a cache the model writes something else"

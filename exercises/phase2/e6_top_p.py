@@ -41,8 +41,6 @@ def keep_top_p(probs: torch.Tensor, p: float) -> torch.Tensor:
 # %% tags=["check"]
 check("p2e6_top_p", keep_top_p)
 # %% [markdown]
-# Stuck? Run `hint("p2e6_top_p")`, and again after your next try.
-#
 # ## Into the engine
 #
 # The engine's sampler cuts with your function now. With the same seed it must draw the same tokens. Yours sorts the whole

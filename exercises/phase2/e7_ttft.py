@@ -46,8 +46,6 @@ def tokens_for_free(bytes_per_parameter: float, bandwidth: float, rate: float) -
 # %% tags=["check"]
 check("p2e7_ttft", step_seconds, tokens_for_free)
 # %% [markdown]
-# Stuck? Run `hint("p2e7_ttft")`, and again after your next try.
-#
 # ## Beside the course's roofline
 #
 # `roofline.py` counts every matrix, the attention and the cache. Your two lines leave attention and cache out, and

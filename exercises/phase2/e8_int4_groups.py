@@ -53,8 +53,6 @@ def unpack(packed: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
 # %% tags=["check"]
 check("p2e8_int4_groups", pack, unpack)
 # %% [markdown]
-# Stuck? Run `hint("p2e8_int4_groups")`, and again after your next try.
-#
 # ## Into the engine
 #
 # `tales` is kept in 4 bits, 4.5 with the scales, and every weight of every step goes through your `unpack`. The tokens must be

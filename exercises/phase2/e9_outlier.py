@@ -61,8 +61,6 @@ def mend(weight: torch.Tensor, column: int) -> torch.Tensor:
 # %% tags=["check"]
 check("p2e9_outlier", find_outlier, mend)
 # %% [markdown]
-# Stuck? Run `hint("p2e9_outlier")`, and again after your next try.
-#
 # ## Into the engine
 #
 # `tales` has no such column, so it gets one. Behind each norm one input is divided by 256, and the column that reads it

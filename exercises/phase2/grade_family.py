@@ -4,13 +4,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from exercises.grading import Diagnoses, Exercise
-from exercises.judging.judge import judge
-from exercises.judging.slips import slips
+from exercises.judging.solutions import Solution
 from exercises.phase2.unknown_models import Shapes, UnknownModel
 from phase1_tokens_embeddings.weights.families import Family
 
-SAYS = Diagnoses.of("p2e10_family")
 CASES = [
     UnknownModel(Family()),
     UnknownModel(Family(norm="layer", mlp="gelu"), biases=True),
@@ -28,45 +25,31 @@ CASES = [
     UnknownModel(Family(mixture=True, mlp="gelu")),
 ]
 
-
-def right_choices(config: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
-    def has(word: str) -> bool:
-        return any(word in name.split(".") for name in shapes)
-
-    biased = any(name.endswith("norm.bias") for name in shapes)
-    before, after = has("input_layernorm"), has("post_feedforward_layernorm")
-    gated, activation = has("gate_proj") or has("gate_up_proj"), config["hidden_act"]
-    wide = [shape for name, shape in shapes.items() if name.endswith("q_norm.weight")]
-    return {
-        "positions": "learned" if has("embed_positions") else "rotary",
-        "norm": "layer" if biased else "rms",
-        "norm_at": "around" if before and after else "after" if after else "before",
-        "qk_norm": None if not wide else "head" if wide[0] == (config["head_dim"],) else "row",
-        "mlp": "gelu" if not gated else "swiglu" if activation == "silu" else "geglu",
-        "mixture": has("experts"),
-    }
-
-
-MISTAKES = {
-    "family-post-attention-is-after": {"post_feedforward_layernorm": "post_attention_layernorm"},
-    "family-around-is-after": {"before and after": "False"},
-    "family-after-missed": {'has("post_feedforward_layernorm")': "False"},
-    "family-norm-always-rms": {'"layer" if biased else "rms"': '"rms"'},
-    "family-norm-by-any-bias": {'"norm.bias"': '".bias"'},
-    "family-qk-missed": {"None if not wide else": "None and"},
-    "family-qk-always-head": {'"head" if wide[0] == (config["head_dim"],) else "row"': '"head"'},
-    "family-qk-by-kv-heads": {
-        'wide[0] == (config["head_dim"],)': 'config["num_key_value_heads"] < config["num_attention_heads"]'
+NORM = '"layer" if any(name.endswith("norm.bias") for name in shapes) else "rms"'
+WIDTH, FEWER = (
+    'widths[0] == config["head_dim"]',
+    'config["num_key_value_heads"] != config["num_attention_heads"]',
+)
+GATED = '"gate_proj" in parts or "gate_up_proj" in parts'
+EXERCISE = Solution(
+    "p2e10_family",
+    choices={
+        "family-post-attention-is-after": {'"post_feedforward_layernorm"': '"post_attention_layernorm"'},
+        "family-around-is-after": {'"around" if after and before else "after"': '"after"'},
+        "family-after-missed": {'"post_feedforward_layernorm" in parts': "False"},
+        "family-norm-always-rms": {NORM: '"rms"'},
+        "family-norm-by-any-bias": {'"norm.bias"': '".bias"'},
+        "family-qk-missed": {'"q_norm.weight"': '"q_layernorm.weight"'},
+        "family-qk-always-head": {f'"head" if {WIDTH} else "row"': '"head"'},
+        "family-qk-by-kv-heads": {WIDTH: FEWER},
+        "family-gate-by-activation": {GATED: 'config["hidden_act"] == "silu"'},
+        "family-gate-always-silu": {'"swiglu" if config["hidden_act"] == "silu" else "geglu"': '"swiglu"'},
+        "family-fused-gate-missed": {' or "gate_up_proj" in parts': ""},
+        "family-router-is-a-gate": {GATED: f'"gate" in parts or {GATED}'},
+        "family-experts-missed": {'"experts" in parts': "False"},
+        "family-learned-by-config": {'"embed_positions" in parts': '"max_position_embeddings" in config'},
     },
-    "family-gate-by-activation": {
-        'has("gate_proj") or has("gate_up_proj")': 'config["hidden_act"] == "silu"'
-    },
-    "family-gate-always-silu": {'config["hidden_act"]': '"silu"'},
-    "family-fused-gate-missed": {' or has("gate_up_proj")': ""},
-    "family-router-is-a-gate": {'has("gate_up_proj")': 'has("gate_up_proj") or has("gate")'},
-    "family-experts-missed": {'has("experts")': "False"},
-    "family-learned-by-config": {'has("embed_positions")': '"max_position_embeddings" in config'},
-}
+)
 
 
 @cache
@@ -76,7 +59,7 @@ def announced() -> list[tuple[dict[str, Any], Shapes]]:
 
 
 def grade_family(choices: Callable) -> None:
-    judge(choices, announced(), right_choices, slips(right_choices, MISTAKES), SAYS, show=show)
+    EXERCISE.judge("choices", choices, announced(), show=show)
 
 
 def show(config: dict[str, Any], shapes: Shapes) -> str:
@@ -88,6 +71,4 @@ def show(config: dict[str, Any], shapes: Shapes) -> str:
     return f"choices(config of {config['hidden_act']!r}, layer 0: {few})"
 
 
-EXERCISES = [
-    Exercise("p2e10_family", ("choices",), grade_family),
-]
+EXERCISES = [EXERCISE.exercise(grade_family)]

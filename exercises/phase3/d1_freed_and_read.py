@@ -80,8 +80,6 @@ symptom(Manager)
 # %% tags=["check"]
 check("p3d1_freed_and_read", Manager, cause)
 # %% [markdown]
-# Stuck? Run `hint("p3d1_freed_and_read")`, and again after your next try.
-#
 # Merging is not the only way out. This course's own `BlockManager` and vLLM do not merge at all: a name leads to all the blocks
 # that hold its content, and each request keeps its own. That wastes a block now and then, and no table ever changes under
 # anybody's feet.

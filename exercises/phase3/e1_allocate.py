@@ -76,8 +76,6 @@ class Allocator:
 # %% tags=["check"]
 check("p3e1_allocate", Allocator)
 # %% [markdown]
-# Stuck? Run `hint("p3e1_allocate")`, and again after your next try.
-#
 # ## Into the engine
 #
 # The engine answers three prompts, three answers to each, and gets all its blocks from your allocator. Memory is short. Then

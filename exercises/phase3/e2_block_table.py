@@ -35,8 +35,6 @@ def slots(block_table: list[int], first: int, num_tokens: int, block_size: int) 
 # %% tags=["check"]
 check("p3e2_block_table", slots)
 # %% [markdown]
-# Stuck? Run `hint("p3e2_block_table")`, and again after your next try.
-#
 # ## Into the engine
 #
 # From now on keys and values are stored where your function says. If one of them went to a wrong place, the story would

@@ -57,8 +57,6 @@ def find_prefix(token_ids: list[int], block_size: int, cached: dict[bytes, int])
 # %% tags=["check"]
 check("p3e3_prefix", block_names, find_prefix)
 # %% [markdown]
-# Stuck? Run `hint("p3e3_prefix")`, and again after your next try.
-#
 # ## Into the engine
 #
 # Four prompts that begin alike, and then the same four once more. Your names, your hits.

@@ -58,8 +58,6 @@ class FreeList:
 # %% tags=["check"]
 check("p3e4_eviction", FreeList)
 # %% [markdown]
-# Stuck? Run `hint("p3e4_eviction")`, and again after your next try.
-#
 # ## Into the engine
 #
 # Prompts that begin alike come again and again, others come in between, and memory is too small to keep everything. If your

@@ -59,8 +59,6 @@ def make_room(table: list[int], num_tokens: int, pool) -> None:
 # %% tags=["check"]
 check("p3e5_copy_on_write", fork, make_room)
 # %% [markdown]
-# Stuck? Run `hint("p3e5_copy_on_write")`, and again after your next try.
-#
 # ## Into the engine
 #
 # The paper of 2023 forked; the engine of phase 4 does not, and neither does vLLM since 2025. There, three answers are three

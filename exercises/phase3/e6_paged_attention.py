@@ -67,8 +67,6 @@ def paged_attention(
 # %% tags=["check"]
 check("p3e6_paged_attention", paged_attention)
 # %% [markdown]
-# Stuck? Run `hint("p3e6_paged_attention")`, and again after your next try.
-#
 # ## Into the engine
 #
 # Every decode step of every layer and head now goes through your loop. It will be slow: Python starts each small operation anew.

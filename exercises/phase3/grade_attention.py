@@ -1,138 +1,85 @@
 """Grader of exercise 3.6: attention over scattered blocks."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from exercises.grading import Diagnoses, Exercise, call, expect_equal, guard
-from exercises.judging.judge import judge
-from exercises.judging.slips import slips
-from phase3_paged_attention.paging import paged_attention_loops
+from exercises.judging.judge import Raised, When
+from exercises.judging.solutions import Solution
 
 Attention = Callable[[Tensor, Tensor, Tensor, list[int], int], Tensor]
 
-SAYS = Diagnoses.of("p3e6_paged_attention")
-AFTERWARDS = Diagnoses.of("p3e6_paged_attention afterwards")
-
-
-def walk(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Sequence[int], n: int) -> Tensor:
-    """The online softmax a block at a time."""
-    q, k_cache, v_cache = q.double(), k_cache.double(), v_cache.double()
-    size, dim = k_cache.shape[1:]
-    largest, total, acc = -math.inf, 0.0, torch.zeros(dim, dtype=torch.float64)
-    for logical in range(-(-n // size)):
-        tokens = min(size, n - logical * size)
-        scores = k_cache[table[logical], :tokens] @ q / dim**0.5
-        new = max(largest, float(scores.max()))
-        shrink, weights = math.exp(largest - new), (scores - new).exp()
-        total = total * shrink + float(weights.sum())
-        acc = acc * shrink + weights @ v_cache[table[logical], :tokens]
-        largest = new
-    return acc / total
-
-
-SHRUNK = "acc * shrink + weights @"
-MISTAKES = {
-    "logical-as-physical": {"table[logical]": "logical"},
-    "no-square-root": {" / dim**0.5": ""},
-    "divided-by-head-dim": {"dim**0.5": "dim"},
-    "reads-past-the-end": {"min(size, n - logical * size)": "size"},
-    "last-block-lost": {
-        "range(-(-n // size))": "range(n // size)",
-        "acc / total": "acc / total if total else acc",
-    },
-    "acc-not-rescaled": {"acc * shrink": "acc"},
-    "sum-not-rescaled": {"total * shrink": "total"},
-    "nothing-rescaled": {"acc * shrink": "acc", "total * shrink": "total"},
-    "not-divided": {"acc / total": "acc"},
-    "softmax-of-each-block": {SHRUNK: "acc + scores.softmax(0) @", "acc / total": "acc / -(-n // size)"},
+SHRINK_ACC, SHRINK_TOTAL, DIVIDED = "acc * shrink", "total * shrink", "acc / total"
+LARGEST, NEW = "largest, total, acc = -math.inf", "max(largest, scores.max().item())"
+# The walk a token at a time: some mistakes look different then.
+BY_TOKEN = {
+    "block_size, head_dim = k_cache.shape[1:]": """size, head_dim = k_cache.shape[1:]
+    block_table = [block * size + place for block in block_table for place in range(size)]
+    k_cache, v_cache = (c.reshape(-1, 1, head_dim) for c in (k_cache, v_cache))
+    block_size = 1"""
 }
 
 
-def by_token(walk: Attention) -> Attention:
-    """The walk a token at a time: some mistakes look different then."""
-
-    def walk_tokens(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: list[int], n: int) -> Tensor:
-        size, dim = k_cache.shape[1:]
-        singles = [int(table[t // size]) * size + t % size for t in range(n)]
-        return walk(q, k_cache.reshape(-1, 1, dim), v_cache.reshape(-1, 1, dim), singles, n)
-
-    return walk_tokens
+def _broken(got: Any, *_: Any) -> bool:
+    return isinstance(got, Raised) or not bool(got[0].isfinite().all())
 
 
-def make_case(seed: int, n: int, size: int, dim: int, unused: float, spread: float = 2.0) -> tuple:
-    """Keys and values of one request, scattered at random; every other place holds `unused`."""
+def _in_steps_of_both(slip: dict[str, str]) -> tuple[dict[str, str], ...]:
+    return slip, BY_TOKEN | slip
+
+
+EXERCISE = Solution(
+    "p3e6_paged_attention",
+    paged_attention={
+        "logical-as-physical": {"block_table[logical]": "logical"},
+        "no-square-root": {" / math.sqrt(head_dim)": ""},
+        "divided-by-head-dim": {"math.sqrt(head_dim)": "head_dim"},
+        "reads-past-the-end": {"min(block_size, context_len - logical * block_size)": "block_size"},
+        "last-block-lost": {"math.ceil(context_len / block_size)": "context_len // block_size"},
+        "acc-not-rescaled": _in_steps_of_both({SHRINK_ACC: "acc"}),
+        "sum-not-rescaled": _in_steps_of_both({SHRINK_TOTAL: "total"}),
+        "nothing-rescaled": _in_steps_of_both({SHRINK_ACC: "acc", SHRINK_TOTAL: "total"}),
+        "not-divided": {DIVIDED: "acc"},
+        "softmax-of-each-block": {
+            f"{SHRINK_ACC} + weights @": "acc + weights / weights.sum() @",
+            DIVIDED: "acc / len(block_table)",
+        },
+        "no-maximum": (
+            {NEW: "0.0"},
+            {NEW: "0.0", "torch.exp(scores - new)": "torch.tensor([math.exp(score) for score in scores])"},
+            When(_broken),
+        ),
+        "maximum-starts-at-zero": (*_in_steps_of_both({LARGEST: "largest, total, acc = 0.0"}), When(_broken)),
+        "unused-places-read": When(_broken),
+        "keeps-everything": When(lambda got, want, *_: got[1] != want[1]),
+    },
+)
+
+
+def make_case(
+    seed: int, n: int, size: int, dim: int, unused: float = 0.5, sign: int = 0
+) -> tuple[Tensor, Tensor, Tensor, list[int], int]:
+    """Keys and values of one request, scattered at random; every other place holds `unused`, and noise unless that is NaN.
+
+    Args:
+        sign: 1 or -1: all scores are far above or below 0.
+    """
     g = torch.Generator().manual_seed(seed)
     blocks = -(-n // size)
     num_blocks = 2 * blocks + 2
     table = (1 + torch.randperm(num_blocks - 1, generator=g)[:blocks]).tolist()
     keys, values = torch.randn(n, dim, generator=g), torch.randn(n, dim, generator=g)
-    q = spread * torch.randn(dim, generator=g)
-    k_cache, v_cache = (torch.full((num_blocks, size, dim), unused) for _ in range(2))
-    if unused == unused:
-        junk = [torch.randn(num_blocks, size, dim, generator=g) for _ in range(2)]
-        k_cache, v_cache = (c + j for c, j in zip((k_cache, v_cache), junk, strict=True))
+    q = 2.0 * torch.randn(dim, generator=g)
+    k_cache, v_cache = (unused + torch.randn(num_blocks, size, dim, generator=g) for _ in range(2))
     for t in range(n):
         k_cache[table[t // size], t % size], v_cache[table[t // size], t % size] = keys[t], values[t]
+    if sign:
+        q, k_cache = sign * torch.full((dim,), 400.0), k_cache.abs() + 1.0
     return q, k_cache, v_cache, table, n
-
-
-def course(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: list[int], n: int) -> Tensor:
-    """The course's own loops, in double precision."""
-    k, v = k_cache.double()[:, :, None].tolist(), v_cache.double()[:, :, None].tolist()
-    return torch.tensor(paged_attention_loops([q.double().tolist()], k, v, table, n)[0], dtype=torch.float64)
-
-
-def as_row(got: Any) -> Tensor:
-    return torch.as_tensor(got, dtype=torch.float64).reshape(-1)
-
-
-def row_of(attend: Attention, case: tuple, tried: str) -> Tensor:
-    q, k_cache, v_cache, table, n = case
-    return as_row(guard(attend, q.clone(), k_cache.clone(), v_cache.clone(), list(table), n, tried=tried))
-
-
-def grade_attention(paged_attention: Attention) -> str:
-    shapes = [(11, 4, 8), (1, 4, 8), (8, 4, 8), (5, 1, 4), (37, 16, 64), (30, 4, 16)]
-    judge(
-        paged_attention,
-        [make_case(seed, *shape, unused=0.5) for seed, shape in enumerate(shapes)],
-        course,
-        {d: (wrong, by_token(wrong)) for d, wrong in slips(walk, MISTAKES).items()},
-        SAYS,
-        show=lambda q, k_cache, v_cache, table, n: (
-            f"{n} tokens in blocks of {k_cache.shape[1]}, head_dim {len(q)}, block_table {table}"
-        ),
-        tolerance=1e-3,
-        clean=as_row,
-        present=lambda got, want: (_short(got), _short(want)),
-        keeps_input=False,
-    )
-    _unused_places(paged_attention)
-    _large_and_small_scores(paged_attention)
-    _a_long_text(paged_attention)
-    return (
-        "Six requests beside the course's own loops; NaN in every place of others; scores over 1,000 and under -1,000; a text "
-        "of 400 tokens, for which no tensor was made that is as long as the text."
-    )
-
-
-def _short(x: Tensor) -> str:
-    more = ", ..." if len(x) > 4 else ""
-    return "[" + ", ".join(f"{float(a):.4f}" for a in x[:4]) + more + "]"
-
-
-def _unused_places(paged_attention: Attention) -> None:
-    case = make_case(50, 11, 4, 8, unused=math.nan)
-    tried = "11 tokens in blocks of 4; every place that is not the request's holds NaN"
-    got = row_of(paged_attention, case, tried)
-    if not bool(torch.isfinite(got).all()):
-        raise AFTERWARDS.no("unused-places-read", tried, _short(got), _short(course(*case)))
-    expect_equal(got, course(*case), tried=tried, tolerance=1e-3)
 
 
 class _Largest(TorchFunctionMode):
@@ -154,41 +101,45 @@ class _Largest(TorchFunctionMode):
         return out
 
 
-def _a_long_text(paged_attention: Attention) -> None:
-    case = make_case(70, 400, 4, 8, unused=0.5)
-    tried = "400 tokens in blocks of 4, head_dim 8"
-    q, k_cache, v_cache, table, n = case
+def watched(paged_attention: Attention) -> Callable[..., list]:
+    """The result as a row, and what is kept of a text while it is read."""
 
-    def watched(*args: Any) -> tuple[Any, tuple[int, ...]]:
+    def play(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: list[int], n: int) -> list:
         with _Largest(q, k_cache, v_cache) as largest:
-            return guard(paged_attention, *args, tried=tried), largest.shape
+            out = paged_attention(q, k_cache, v_cache, table, n)
+        kept = f"a tensor of shape {largest.shape}" if n > 100 and math.prod(largest.shape) >= n else "little"
+        return out if out is None else [torch.as_tensor(out, dtype=torch.float64).reshape(-1), kept]
 
-    got, shape = call(watched, q, k_cache, v_cache, list(table), n)
-    expect_equal(as_row(got), course(*case), tried=tried, tolerance=1e-3)
-    if math.prod(shape) >= n:
-        got, expected = f"a tensor of shape {shape}", "the largest score, a sum, and head_dim values"
-        raise AFTERWARDS.no("keeps-everything", tried, got, expected)
+    return play
 
 
-def _large_and_small_scores(paged_attention: Attention) -> None:
-    for sign, diagnosis in ((1, "no-maximum"), (-1, "maximum-starts-at-zero")):
-        q, k_cache, v_cache, table, n = make_case(60, 9, 4, 8, unused=0.5)
-        q = sign * torch.full((8,), 400.0)
-        k_cache = k_cache.abs() + 1.0  # so that all scores lie far on one side of 0
-        case = (q, k_cache, v_cache, table, n)
-        tried = f"9 tokens in blocks of 4, and every score is {'above 1,000' if sign > 0 else 'below -1,000'}"
-        expected = course(*case)
-        try:
-            given = (q.clone(), k_cache.clone(), v_cache.clone(), list(table), n)
-            got = as_row(call(paged_attention, *given, tried=tried))
-            broken, shown = not bool(torch.isfinite(got).all()), _short(got)
-        except (OverflowError, ZeroDivisionError) as error:
-            broken, shown = True, f"{type(error).__name__}: {error}"
-        if broken or (sign < 0 and not bool(got.any())):
-            raise AFTERWARDS.no(diagnosis, tried, shown, _short(expected))
-        expect_equal(got, expected, tried=tried, tolerance=1e-3)
+def grade_attention(paged_attention: Attention) -> str:
+    def judge(cases: list[tuple], what: str, *only: str) -> None:
+        EXERCISE.judge(
+            "paged_attention",
+            paged_attention,
+            cases,
+            only=only or None,
+            play=watched,
+            show=lambda q, k_cache, v_cache, table, n: (
+                f"{n} tokens in blocks of {k_cache.shape[1]}, head_dim {len(q)}, block_table {table}{what}"
+            ),
+            tolerance=1e-3,
+            keeps_input=False,
+        )
+
+    shapes = [(11, 4, 8), (1, 4, 8), (8, 4, 8), (5, 1, 4), (37, 16, 64), (30, 4, 16)]
+    late = ("no-maximum", "maximum-starts-at-zero", "unused-places-read", "keeps-everything")
+    known = [diagnosis for diagnosis in EXERCISE.mistakes["paged_attention"] if diagnosis not in late]
+    judge([make_case(seed, *shape) for seed, shape in enumerate(shapes)], "", *known)
+    judge([make_case(50, 11, 4, 8, math.nan)], "; every place that is not the request's holds NaN", late[2])
+    judge([make_case(60, 9, 4, 8, sign=1)], "; every score is above 1,000", "no-maximum")
+    judge([make_case(60, 9, 4, 8, sign=-1)], "; every score is below -1,000", "maximum-starts-at-zero")
+    judge([make_case(70, 400, 4, 8)], "", "keeps-everything")
+    return (
+        "Six requests; NaN in every place of others; scores over 1,000 and under -1,000; a text of 400 tokens, for which no "
+        "tensor was made that is as long as the text."
+    )
 
 
-EXERCISES = [
-    Exercise("p3e6_paged_attention", ("paged_attention",), grade_attention),
-]
+EXERCISES = [EXERCISE.exercise(grade_attention)]

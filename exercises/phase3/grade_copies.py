@@ -1,146 +1,160 @@
 """Grader of exercise 3.5: blocks that several answers share, and copy before they write."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
-from exercises.grading import Diagnoses, Exercise, expect_equal, guard
+from exercises.judging.judge import When
+from exercises.judging.solutions import Solution
 from exercises.phase3.pool import Pool
-
-SAYS = Diagnoses.of("p3e5_copy_on_write")
 
 Fork = Callable[[list[int], Pool], list[int]]
 MakeRoom = Callable[[list[int], int, Pool], None]
+Plan = list[int | str]  # the number of the answer that writes its next token, or "2 forks"
+NO_BLOCK = "the table has no block for the token"
 
 
-class Answers:
-    """Answers to one prompt. Each writes; each reads back what it wrote, which is compared."""
+def written(fork: Fork, make_room: MakeRoom) -> Callable[[int, Plan], list[dict[str, Any]]]:
+    """What there is to see after each step of answers to one prompt: each writes, and each reads back what it wrote."""
 
-    def __init__(self, fork: Fork, make_room: MakeRoom, num_blocks: int, size: int) -> None:
-        self.fork_it, self.make_room = fork, make_room
-        self.pool = Pool(num_blocks, size)
-        self.tables: list[list[int]] = [[]]
-        self.texts: list[list[int]] = [[]]
-        self.story: list[str] = []
-
-    @property
-    def tried(self) -> str:
-        return f"blocks of {self.pool.block_size}; tokens: " + ", ".join(self.story[-8:])
-
-    def fork(self, who: int) -> int:
-        self.story.append(f"answer {who} forks into {len(self.tables)}")
-        before = list(self.tables[who])
-        counts, copies = list(self.pool.ref_count), len(self.pool.copies)
-        twin = guard(self.fork_it, self.tables[who], self.pool, tried=self.tried)
-        if twin is self.tables[who]:
-            raise SAYS.no("one-table-for-both", self.tried, "the same list object", "a list of its own")
-        if len(self.pool.copies) > copies or (twin is not None and list(twin) != before):
-            raise SAYS.no("fork-copies", self.tried, twin, before)
-        for block in before:
-            counts[block] += 1
-        if self.pool.ref_count != counts:
-            got, expected = ({b: count[b] for b in before} for count in (self.pool.ref_count, counts))
-            raise SAYS.no("fork-not-counted", self.tried, got, expected)
-        self.tables.append(twin)
-        self.texts.append(list(self.texts[who]))
-        return len(self.tables) - 1
-
-    def write(self, who: int, token: int) -> None:
-        """Make room for the next token, write it, and look at all answers."""
-        pool, table, text = self.pool, self.tables[who], self.texts[who]
-        size, place = pool.block_size, len(text)
-        old = list(table)
-        shared = place % size > 0 and pool.ref_count[table[place // size]] > 1
-        copies = len(pool.copies)
-        if self.story and self.story[-1].startswith(f"answer {who} writes "):
-            first = self.story.pop().split()[3]
-            self.story.append(f"answer {who} writes {first} to {place}")
-        else:
-            self.story.append(f"answer {who} writes {place}")
-        new = guard(self.make_room, table, place, pool, tried=self.tried)
-        if isinstance(new, list) and new != table == old:
-            raise SAYS.no(
-                "table-not-changed", self.tried, f"table {table}, and {new} came back", f"table {new}"
+    def play(block_size: int, plan: Plan) -> list[dict[str, Any]]:
+        pool, tables, texts, seen = Pool(130, block_size), [[]], [[]], []
+        for number, step in enumerate(plan):
+            who, copies = int(str(step).split()[0]), len(pool.copies)
+            table, text = tables[who], texts[who]
+            if isinstance(step, str):
+                given_back: Any = (
+                    "the same list object" if (twin := fork(table, pool)) is table else list(twin)
+                )
+                tables.append(twin)
+                texts.append(list(text))
+            else:
+                given_back = make_room(table, len(text), pool)
+                if len(table) <= len(text) // block_size:
+                    return [*seen, {"step": step, "gives": given_back, "table": NO_BLOCK}]
+                pool.memory[table[len(text) // block_size]][len(text) % block_size] = number
+                text.append(number)
+            reads = [
+                [pool.memory[table[t // block_size]][t % block_size] for t in range(len(text))]
+                for table, text in zip(tables, texts, strict=True)
+            ]
+            counts = {block: count for block, count in enumerate(pool.ref_count) if count}
+            made = pool.copies[copies:]
+            seen.append(
+                dict(step=step, gives=given_back, table=list(table), copies=made, counts=counts, reads=reads)
             )
-        made = pool.copies[copies:]
-        self._look_at_table(table, old, place, shared)
-        self._look_at_copies(made, old, table, place, shared)
-        pool.memory[table[place // size]][place % size] = token
-        text.append(token)
-        self._look_at_texts(who)
-        self._look_at_counts(old)
+        return seen
 
-    def _look_at_table(self, table: list[int], old: list[int], place: int, shared: bool) -> None:
-        size = self.pool.block_size
-        if len(table) <= place // size:
-            raise SAYS.no("no-block-for-the-token", self.tried, table, "one block more")
-        if shared and table == old:
-            raise SAYS.no("writes-into-shared", self.tried, table, "a block of its own at the end")
+    return play
 
-    def _look_at_copies(self, made: list, old: list[int], table: list[int], place: int, shared: bool) -> None:
-        at = place // self.pool.block_size
-        if not shared:
-            if made and place % self.pool.block_size == 0:
-                raise SAYS.no("copies-a-full-block", self.tried, made, "no copy")
-            if made:
-                raise SAYS.no("copies-when-alone", self.tried, made, "no copy")
-            return
-        right = [(old[at], table[at])]
-        if made == [(b, a) for a, b in right]:
-            raise SAYS.no("copied-backwards", self.tried, made, right)
-        if not made:
-            raise SAYS.no("copy-missing", self.tried, "no copy", right)
-        if len(made) > 1:
-            raise SAYS.no("copies-too-much", self.tried, made, right)
-        if made == [(table[at], table[at])]:
-            raise SAYS.no("copied-onto-itself", self.tried, made, right)
-        expect_equal(made, right, tried=self.tried + ": copies as (source, target)")
 
-    def _look_at_texts(self, wrote: int) -> None:
-        pool, size = self.pool, self.pool.block_size
-        for who, (table, text) in enumerate(zip(self.tables, self.texts, strict=True)):
-            reads = [pool.memory[table[t // size]][t % size] for t in range(len(text))]
-            if reads != text:
-                diagnosis = "writes-into-shared (read)" if who != wrote else "copy-missing (read)"
-                raise SAYS.no(diagnosis, self.tried, reads, text, who=who)
+def _first_step(got: list[dict], want: list[dict]) -> tuple[str, str]:
+    """What differs in the first step that differs."""
+    number, a, b = next((i, a, b) for i, (a, b) in enumerate(zip(got, want)) if a != b)
+    fields = [field for field in b if a.get(field) != b[field]]
 
-    def _look_at_counts(self, old: Sequence[int]) -> None:
-        pool = self.pool
-        held = [sum(b in table for table in self.tables) for b in range(len(pool.ref_count))]
-        wrong = [b for b, count in enumerate(pool.ref_count) if count != held[b]]
-        if not wrong:
-            return
-        block = wrong[0]
-        got, expected = f"block {block}: {pool.ref_count[block]}", f"block {block}: {held[block]}"
-        if block in old and pool.ref_count[block] > held[block]:
-            raise SAYS.no("old-count-kept", self.tried, got, expected)
-        raise SAYS.no("counts-wrong", self.tried, got, expected)
+    def lines(seen: dict) -> str:
+        what = seen["step"] if isinstance(seen["step"], str) else f"{seen['step']} writes"
+        told = f"step {number + 1}, answer {what}"
+        return "\n".join([told, *(f"{field}: {seen[field]}" for field in fields if field in seen)])
+
+    return lines(a), lines(b)
+
+
+def _counts_only(got: list[dict], want: list[dict], *_: Any) -> bool:
+    a, b = next((a, b) for a, b in zip(got, want) if a != b)
+    return a.get("counts") != b["counts"] and a | {"counts": 0} == b | {"counts": 0}
+
+
+COUNTED, NEW_BLOCK = "pool.ref_count[block] += 1", "table.append(pool.take())"
+COPY = """new = pool.take()
+        pool.copy(table[at], new)
+        pool.ref_count[table[at]] -= 1
+        table[at] = new"""
+EXERCISE = Solution(
+    "p3e5_copy_on_write",
+    fork={
+        "one-table-for-both": {"list(table)": "table"},
+        "fork-not-counted": {COUNTED: "pass"},
+        "fork-copies": {
+            f"    for block in table:\n        {COUNTED}\n    return list(table)": """
+    twin = [pool.take() for _ in table]
+    for source, target in zip(table, twin):
+        pool.copy(source, target)
+    return twin"""
+        },
+    },
+    make_room={
+        "writes-into-shared": {"pool.ref_count[table[at]] > 1": "False"},
+        "copy-missing": {"        pool.copy(table[at], new)\n": ""},
+        "old-count-kept": {"        pool.ref_count[table[at]] -= 1\n": ""},
+        "copied-backwards": {"copy(table[at], new)": "copy(new, table[at])"},
+        "copied-onto-itself": {  # the table points to the new block before the copy is made
+            COPY: """pool.ref_count[table[at]] -= 1
+        table[at] = pool.take()
+        pool.copy(table[at], table[at])"""
+        },
+        "copies-too-much": {
+            COPY: """for i, block in enumerate(list(table)):
+            table[i] = pool.take()
+            pool.copy(block, table[i])
+            pool.ref_count[block] -= 1"""
+        },
+        "copies-when-alone": {"elif pool.ref_count[table[at]] > 1:": "else:"},
+        "copies-a-full-block": {  # looks at the last block, also when it is full
+            "    if at == len(table):": """    if table and at == len(table) and pool.ref_count[table[-1]] > 1:
+        make_room(table, num_tokens - 1, pool)
+    if at == len(table):"""
+        },
+        "no-block-for-the-token": (
+            {NEW_BLOCK: "pass"},
+            {  # a new block only when the last one is over-full
+                "if at == len(table):": "if not table or num_tokens > len(table) * pool.block_size:",
+                "elif pool": "elif num_tokens % pool.block_size and pool",
+            },
+            When(lambda got, *_: got[-1].get("table") == NO_BLOCK),
+        ),
+        "table-not-changed": {  # returns a table in place of changing the one that it got
+            "    at = num_tokens": "    table = list(table)\n    at = num_tokens",
+            "        table[at] = new": "        table[at] = new\n    return table",
+        },
+        "counts-wrong": (
+            {
+                NEW_BLOCK: f"{NEW_BLOCK}\n        pool.ref_count[table[at]] += 1"
+            },  # `take` has counted it already
+            {"ref_count[table[at]] -= 1": "ref_count[table[at]] = 0"},
+            When(_counts_only),
+        ),
+    },
+)
+
+
+def _random_plan(rng: random.Random) -> Plan:
+    plan, answers = [], 1
+    for _ in range(60):
+        forks, who = rng.random() < 0.15 and answers < 6, rng.randrange(answers)
+        plan.append(f"{who} forks" if forks else who)
+        answers += forks
+    return plan
 
 
 def grade_copy_on_write(fork: Fork, make_room: MakeRoom) -> str:
-    answers = Answers(fork, make_room, 20, 4)
-    for token in range(6):  # a block and a half
-        answers.write(0, token)
-    answers.fork(0)
-    answers.fork(0)
-    for who in (1, 0, 2, 2, 2, 1, 1, 0):
-        answers.write(who, 100 * who + len(answers.texts[who]))
-    answers = Answers(fork, make_room, 20, 4)
-    for token in range(4):  # exactly one block
-        answers.write(0, token)
-    answers.fork(0)
-    for who in (1, 0, 0, 1):
-        answers.write(who, 100 * who + len(answers.texts[who]))
+    cases = [
+        (4, [0] * 6 + ["0 forks", "0 forks", 1, 0, 2, 2, 2, 1, 1, 0]),  # a block and a half
+        (4, [0] * 4 + ["0 forks", 1, 0, 0, 1]),  # exactly one block
+    ]
     for seed in range(20):
         rng = random.Random(seed)
-        answers = Answers(fork, make_room, 130, rng.choice([1, 2, 4]))
-        for step in range(60):
-            if rng.random() < 0.15 and len(answers.tables) < 6:
-                answers.fork(rng.randrange(len(answers.tables)))
-            else:
-                answers.write(rng.randrange(len(answers.tables)), step)
+        cases.append((rng.choice([1, 2, 4]), _random_plan(rng)))
+    EXERCISE.judge(
+        ("fork", "make_room"),
+        (fork, make_room),
+        cases,
+        play=written,
+        present=_first_step,
+        show=lambda size, plan: f"blocks of {size} tokens; these answers write, or fork: {plan}",
+    )
     return "Three answers by hand; then 20 times up to six of them that fork and write at random, each read back."
 
 
-EXERCISES = [
-    Exercise("p3e5_copy_on_write", ("fork", "make_room"), grade_copy_on_write),
-]
+EXERCISES = [EXERCISE.exercise(grade_copy_on_write)]

@@ -1,134 +1,95 @@
 """Grader of the debugging lab 3.D: a block that is free, and that a user still reads."""
 
 import random
+from collections.abc import Callable
 from typing import Any
 
-from exercises.grading import Diagnoses, Exercise, guard, look
-from exercises.judging.judge import sentence_number
+from exercises.judging.judge import When, expect_cause
+from exercises.judging.scripts import Outcome, first_difference
+from exercises.judging.solutions import Solution
 
-SAYS = Diagnoses.of("p3d1_freed_and_read")
-
-THE_CAUSE = 3
-
-
-def grade_lab(Manager: type, cause: Any) -> str:
-    number = sentence_number(cause)
-    _the_symptom(Manager)
-    _the_cache_still_works(Manager)
-    for seed in range(30):
-        _random_users(Manager, seed)
-    if number != THE_CAUSE:
-        raise SAYS.no("another-cause", "cause", repr(cause), "the number of another sentence")
-    return "The symptom is gone, the cache still finds things, and the books agreed after each of 1,200 random calls."
-
-
-def _step(m: Any, users: dict[str, list[int]], tried: str) -> None:
-    """Some users start in one step."""
-    for user, text in users.items():
-        guard(m.start, user, list(text), tried=tried)
-    for user in users:
-        guard(m.compute, user, tried=tried)
-    for user in users:
-        guard(m.remember, user, tried=tried)
-    _look(m, tried)
+SAME = [1, 2, 3, 4, 5, 6]
+NINE = list(range(1, 10))
+STEP = "m.start('alice', {0}); m.start('bob', {0}); m.compute('alice'); m.compute('bob'); m.remember('alice'); m.remember('bob')"
+# For each block: how much more it counts than tables point to it, and how often it is free.
+BOOKS = "[n - sum(table.count(b) for table in m.tables.values()) for b, n in enumerate(m.ref_count)]; max(map(m.free.count, m.free))"
+SYMPTOM = (
+    f"m = Manager(6); {STEP.format(SAME)}; {BOOKS}; m.start('dora', [7, 8, 9]); m.compute('dora'); m.end('dora')"
+    "; m.start('carol', [70, 80, 90]); m.compute('carol'); m.read('bob'); m.read('alice'); m.read('carol')"
+    "; m.end('alice'); m.end('carol'); m.end('bob'); sorted(m.free)"
+)
+FOUND_AGAIN = (
+    f"m = Manager(12); {STEP.format(NINE)}; m.read('alice'); m.read('bob'); {BOOKS}; before = m.hits"
+    f"; m.start('dave', {[*NINE, 10]}); m.hits - before > 1"
+)
 
 
-def _look(m: Any, tried: str) -> None:
-    """Every user reads their own text, and the books agree."""
-    tables, texts, ref_count, free = look(m, "tables", "texts", "ref_count", "free")
-    pointing = [sum(table.count(block) for table in tables.values()) for block in range(len(ref_count))]
-    for user in tables:
-        if (reads := guard(m.read, user, tried=tried)) != texts[user]:
-            counted = all(ref_count[b] >= pointing[b] for b in tables[user])
-            diagnosis = "wrong-text" if counted else "reads-anothers-text"
-            got, expected = f"{user} reads {reads}", f"{user} reads {texts[user]}"
-            raise SAYS.no(diagnosis, tried, got, expected, user=user, other="another user", its="its")
-    for block, n in enumerate(pointing):
-        if n and block in free:
-            got = f"block {block} is in the free list, and {n} of the tables point to it"
-            raise SAYS.no("reads-anothers-text (free)", tried, got, "one or the other")
-        if n != (count := ref_count[block]):
-            diagnosis = "pointed-to-and-not-counted" if n > count else "duplicate-leaks (counted)"
-            got = f"block {block}: {n} tables, a count of {count}"
-            raise SAYS.no(diagnosis, tried, got, "a count for each table")
-
-
-def _the_symptom(Manager: type) -> None:
-    tried = "alice and bob start with the same six tokens in one step; dora comes and goes; carol comes; bob reads"
-    m = guard(Manager, 6, tried=tried)
-    same = [1, 2, 3, 4, 5, 6]
-    for method, *text in ((m.start, same), (m.compute,), (m.remember,)):
-        for user in ("alice", "bob"):
-            guard(method, user, *text, tried=tried)
-    _nothing_twice(m, tried)
-    guard(m.start, "dora", [7, 8, 9], tried=tried)
-    guard(m.compute, "dora", tried=tried)
-    guard(m.end, "dora", tried=tried)
-    guard(m.start, "carol", [70, 80, 90], tried=tried)
-    guard(m.compute, "carol", tried=tried)
-    if (reads := guard(m.read, "bob", tried=tried)) != same:
-        raise SAYS.no("reads-anothers-text", tried, reads, same, user="bob", other="carol", its="his")
-    _look(m, tried)
-    for user in ("alice", "carol", "bob"):
-        guard(m.end, user, tried=tried)
-    _all_free(m, tried + "; then all of them end")
-
-
-def _all_free(m: Any, tried: str) -> None:
-    _nothing_twice(m, tried)
-    free, ref_count = look(m, "free", "ref_count")
-    if sorted(free) != (wanted := list(range(1, len(ref_count)))):
-        raise SAYS.no("duplicate-leaks", tried, f"free: {sorted(free)}", f"free: {wanted}")
-
-
-def _nothing_twice(m: Any, tried: str) -> None:
-    if len(set(free := look(m, "free"))) < len(free):
-        raise SAYS.no("freed-twice", tried, f"free: {list(free)}", "each block once")
-
-
-def _the_cache_still_works(Manager: type) -> None:
-    tried = (
-        "alice and bob start with the same nine tokens in one step; dave comes later with these and one more"
-    )
-    m = guard(Manager, 12, tried=tried)
-    same = list(range(1, 10))
-    _step(m, {"alice": same, "bob": same}, tried)
-    before = look(m, "hits")
-    _step(m, {"dave": [*same, 10]}, tried)
-    if (found := look(m, "hits") - before) < 2:
-        raise SAYS.no("nothing-is-remembered", tried, f"{found} blocks found", "2 blocks found")
-
-
-def _random_users(Manager: type, seed: int) -> None:
+def _random_script(seed: int) -> str:
+    """Users with common beginnings come, write and go; after each step all of them read."""
     rng = random.Random(seed)
     size = rng.choice([1, 2, 4])
-    tried = f"users with common beginnings come, write and go at random, blocks of {size} (seed {seed})"
-    m = guard(Manager, 60, size, tried=tried)
+    lines, texts = [f"m = Manager(60, {size})"], {}
     begins = [[rng.randrange(4) for _ in range(2 * size + 1)] for _ in range(3)]
     for step in range(40):
-        tables, users = look(m, "tables", "texts")
-        alive = list(tables)
-        if rng.random() < 0.5 and len(alive) < 5:
-            texts = {}
-            for i in range(rng.randint(1, 3)):
-                tail = [rng.randrange(4) for _ in range(rng.randint(0, size))]
-                texts[f"user {step}.{i}"] = rng.choice(begins) + tail
-            _step(m, texts, tried)
-        elif alive and rng.random() < 0.6:
-            user = rng.choice(alive)
-            if len(text := users[user]) < 5 * size:
-                guard(m.write, user, rng.randrange(4), tried=tried)
-                if (len(text) + 1) % size == 0:
-                    guard(m.remember, user, tried=tried)
-            _look(m, tried)
-        elif alive:
-            guard(m.end, rng.choice(alive), tried=tried)
-            _look(m, tried)
-    for user in look(m, "tables"):
-        guard(m.end, user, tried=tried)
-    _all_free(m, tried + "; then all of them end")
+        if rng.random() < 0.5 and len(texts) < 5:
+            new = [f"user {step}.{i}" for i in range(rng.randint(1, 3))]
+            for user in new:
+                texts[user] = rng.choice(begins) + [rng.randrange(4) for _ in range(rng.randint(0, size))]
+            lines += [f"m.start({user!r}, {texts[user]})" for user in new]
+            lines += [f"m.{method}({user!r})" for method in ("compute", "remember") for user in new]
+        elif texts and rng.random() < 0.6:
+            user = rng.choice(list(texts))
+            if len(texts[user]) < 5 * size:
+                texts[user] = [*texts[user], rng.randrange(4)]
+                lines.append(f"m.write({user!r}, {texts[user][-1]})")
+                lines += [f"m.remember({user!r})"] * (len(texts[user]) % size == 0)
+        elif texts:
+            gone = rng.choice(list(texts))
+            lines.append(f"m.end({gone!r})")
+            del texts[gone]
+        lines += [f"m.read({user!r})" for user in texts] + [BOOKS]
+    return "; ".join([*lines, *(f"m.end({user!r})" for user in texts), "sorted(m.free)"])
 
 
-EXERCISES = [
-    Exercise("p3d1_freed_and_read", ("Manager", "cause"), grade_lab),
-]
+def _first(line: str, right: Callable[[Any], bool] = lambda value: False) -> When:
+    """The first statement that gives something else, and gives what is not `right`."""
+
+    def seen(got: Outcome, want: Outcome, *_: Any) -> bool:
+        text, value, _ = first_difference(got, want)
+        return text.startswith(line) and not right(value)
+
+    return When(seen)
+
+
+COUNTED, FOLLOWS, DROPPED = "self.point_to(same)", "table[i] = same", "self.drop(table[i])"
+LAB = Solution(
+    "p3d1_freed_and_read",
+    Manager={
+        "pointed-to-and-not-counted": ({COUNTED: "pass"}, _first("[n - sum", lambda books: min(books) >= 0)),
+        "duplicate-leaks": ({DROPPED: "pass"}, _first("[n - sum"), _first("sorted(m.free)")),
+        "nothing-is-remembered": (  # the symptom is gone, and so is the cache
+            {"table = self.tables[user]": "return self.cached.clear()"},
+            _first("m.hits"),
+        ),
+        "wrong-text": {FOLLOWS: "del table[i]; table.insert(0, same)"},
+        "freed-twice": ({FOLLOWS: "self.free.append(table[i]); table[i] = same"}, _first("max(")),
+        "reads-anothers-text": (
+            {COUNTED: "pass", FOLLOWS: "pass"},
+            {  # repairs what the symptom shows, one block
+                COUNTED: f"if i == 0:\n                    {COUNTED}",
+                FOLLOWS: f"if i == 0:\n                    {FOLLOWS}",
+            },
+            _first("m.read"),
+        ),
+    },
+    cause={},
+)
+
+
+def grade_lab(manager: type, cause: Any) -> str:
+    LAB.judge_scripts("Manager", manager, [SYMPTOM, FOUND_AGAIN, *map(_random_script, range(12))])
+    expect_cause(cause, LAB.answers["cause"], LAB.says())
+    return "The symptom is gone, the cache still finds things, and every user read their own text in each step of 12 runs of random users."
+
+
+EXERCISES = [LAB.exercise(grade_lab)]

@@ -2,91 +2,81 @@
 
 import random
 from collections.abc import Callable, Hashable
+from typing import Any
 
-from exercises.grading import Diagnoses, Exercise, expect_equal, guard
+from exercises.judging.judge import When
+from exercises.judging.solutions import Solution
 from phase3_paged_attention.paging import BlockManager, BlockTable
-
-SAYS = Diagnoses.of("p3e3_prefix")
 
 Names = Callable[[list[int], int], list[Hashable]]
 Find = Callable[[list[int], int, dict[Hashable, int]], list[int]]
 
 A, B, C, D = [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12], [13, 14, 15, 16]
-OTHER_NAMES = {  # two texts, and the number of a block that needs another name in each of them
-    "hash-without-parent": (A + C, B + C, 1),
-    "parent-is-not-the-block-before": (A + B + D, A + C + D, 2),
-    "order-lost": (A, [2, 1, 3, 4], 0),
-    "tokens-run-together": ([1, 23, 4, 5], [12, 3, 4, 5], 0),
-}
+TEXTS = [
+    *([A + B + [9, 10, 11][:more] for more in range(4)], [A + C, B + C], [A + B + D, A + C + D]),
+    *([A, [2, 1, 3, 4]], [[1, 23, 4, 5], [12, 3, 4, 5]], [A, A]),
+]
 
 
-def grade_prefix(block_names: Names, find_prefix: Find) -> str:
-    _names_by_hand(block_names)
-    _finds_by_hand(block_names, find_prefix)
-    for seed in range(20):
-        _like_the_manager(block_names, find_prefix, seed)
-    return "A few texts by hand, and 480 random ones that begin alike, beside the course's own BlockManager."
+def numbered(block_names: Names, _: Find) -> Callable[[list[list[int]], int], list[list[int]]]:
+    """The names of several texts' blocks as numbers: equal names have equal numbers."""
+
+    def play(texts: list[list[int]], size: int) -> list[list[int]]:
+        numbers: dict[Hashable, int] = {}
+        return [
+            [numbers.setdefault(name, len(numbers)) for name in block_names(text, size)] for text in texts
+        ]
+
+    return play
 
 
-def _names(block_names: Names, tokens: list[int], size: int = 4) -> list[Hashable]:
-    tried = f"block_names({tokens}, {size})"
-    names = list(guard(block_names, list(tokens), size, tried=tried))
-    guard(dict.fromkeys, names, tried=tried + ", used as keys of a dict")
-    return names
+def found(block_names: Names, find_prefix: Find) -> Callable[..., Any]:
+    """What is found of a text if a cache holds blocks under the names of another one."""
+
+    def play(tokens: list[int], size: int, cached: list[tuple[list[int], list[int | None]]]) -> Any:
+        known: dict[Hashable, int] = {}
+        for text, blocks in cached:
+            for name, block in zip(block_names(text, size), blocks):
+                if block is not None:
+                    known.setdefault(name, block)
+        blocks = find_prefix(tokens, size, known)
+        return blocks if blocks is None else ["a name" if b in known else b for b in blocks]
+
+    return play
 
 
-def _names_by_hand(block_names: Names) -> None:
-    names = _names(block_names, A + B)
-    expect_equal(len(names), 2, tried=f"len(block_names({A + B}, 4))")
-    for rest in ([9], [9, 10], [9, 10, 11]):
-        tokens = A + B + rest
-        more = _names(block_names, tokens)
-        if len(more) == 3:
-            raise SAYS.no("partial-block-named", f"block_names({tokens}, 4)", "3 names", "2 names")
-        expect_equal(more == names, True, tried=f"the names of {tokens} are those of {A + B}")
-    tried = f"block_names twice with {A + B}"
-    expect_equal(_names(block_names, A + B) == names, True, tried=f"{tried}: the same names")
-    for diagnosis, (one, two, i) in OTHER_NAMES.items():
-        if _names(block_names, one)[i] == _names(block_names, two)[i]:
-            raise SAYS.no(diagnosis, f"the name of block {i} of {one} and of {two}", "one name", "two names")
+ENDS = "range(block_size, len(token_ids) + 1, block_size)"
+TOKENS = "token_ids[end - block_size : end]"
+EXERCISE = Solution(
+    "p3e3_prefix",
+    block_names={
+        "hash-without-parent": {"hash_block(parent,": 'hash_block(b"",'},
+        "partial-block-named": (
+            {ENDS: "range(block_size, len(token_ids) + block_size, block_size)"},
+            {ENDS: "range(block_size, len(token_ids) + 2, block_size)"},  # if one is lacking
+            When(lambda got, want, *_: any(len(a) > len(b) for a, b in zip(got, want))),
+        ),
+        "parent-is-not-the-block-before": {"hash_block(parent,": 'hash_block(names[0] if names else b"",'},
+        "order-lost": {TOKENS: f"[sum({TOKENS})]"},
+        "tokens-run-together": {
+            f"hash_block(parent, {TOKENS})": '"".join(map(str, token_ids[:end])).encode()'
+        },
+    },
+    find_prefix={
+        "nothing-left-to-compute": {"token_ids[:-1]": "token_ids"},
+        "goes-on-after-a-miss": {"break": "continue"},
+        "last-block-given-away": {
+            "(token_ids[:-1], block_size)": "(token_ids, block_size)[: len(token_ids) // block_size - 1]"
+        },
+        "names-in-place-of-blocks": {"cached[name]": "name"},
+    },
+)
 
 
-def _finds_by_hand(block_names: Names, find_prefix: Find) -> None:
-    names = _names(block_names, A + B + C)
-    cached = dict(zip(names, (7, 3, 9), strict=True))
-    gap = {names[0]: 7, names[2]: 9}
-    text = "the cache holds blocks 7, 3, 9 for the tokens 1 to 12"
-
-    def find(tokens: list[int], known: dict[Hashable, int], what: str) -> list[int]:
-        got = guard(find_prefix, list(tokens), 4, dict(known), tried=what)
-        return got if got is None else list(got)
-
-    what = f"find_prefix of the tokens 1 to 12 and another one; {text}"
-    got = find(A + B + C + [99], cached, what)
-    if got == [7, 3]:
-        raise SAYS.no("last-block-given-away", what, got, [7, 3, 9])
-    if got and got == names[: len(got)]:
-        raise SAYS.no("names-in-place-of-blocks", what, "names of blocks", [7, 3, 9])
-    expect_equal(got, [7, 3, 9], tried=what)
-    what = f"find_prefix of the tokens 1 to 12; {text}"
-    got = find(A + B + C, cached, what)
-    if got == [7, 3, 9]:
-        raise SAYS.no("nothing-left-to-compute", what, got, [7, 3])
-    expect_equal(got, [7, 3], tried=what)
-    what = "find_prefix of the tokens 1 to 12 and another one; the second block was evicted"
-    got = find(A + B + C + [99], gap, what)
-    if got == [7, 9]:
-        raise SAYS.no("goes-on-after-a-miss", what, got, [7])
-    expect_equal(got, [7], tried=what)
-    for tokens in ([], [1], A[:3], [*D, 1]):
-        what = f"find_prefix({tokens}, 4, ...); {text}"
-        expect_equal(find(tokens, cached, what), [], tried=what)
-
-
-def _like_the_manager(block_names: Names, find_prefix: Find, seed: int) -> None:
-    """Random texts with common beginnings, against the course's own BlockManager."""
+def _like_the_manager(seed: int) -> list[tuple]:
+    """Random texts with common beginnings, and what the course's own BlockManager holds when each of them comes."""
     rng, size = random.Random(seed), (1, 2, 4)[seed % 3]
-    manager, cached = BlockManager(400, size), {}
+    manager, cached, cases = BlockManager(400, size), [], []
     texts = [[rng.randrange(3) for _ in range(rng.randint(1, 4 * size))] for _ in range(12)]
     for text in list(texts):
         texts.append(
@@ -94,17 +84,29 @@ def _like_the_manager(block_names: Names, find_prefix: Find, seed: int) -> None:
         )
     for text in texts:
         table = BlockTable()
-        found = manager.match_prefix(table, text)
-        what = f"texts with common beginnings in blocks of {size} (seed {seed}); find_prefix({text}, {size}, ...)"
-        got = guard(find_prefix, list(text), size, dict(cached), tried=what)
-        expect_equal(None if got is None else list(got), [b.block_id for b in found], tried=what)
-        manager.allocate(table, text, len(text), found)
-        names = _names(block_names, text, size)
-        expect_equal(len(names), len(text) // size, tried=f"len(block_names({text}, {size}))")
-        for name, block in zip(names, table.block_ids):
-            cached.setdefault(name, block)
+        prefix = manager.match_prefix(table, text)
+        cases.append((text, size, list(cached)))
+        manager.allocate(table, text, len(text), prefix)
+        cached.append((text, list(table.block_ids)))
+    return cases
 
 
-EXERCISES = [
-    Exercise("p3e3_prefix", ("block_names", "find_prefix"), grade_prefix),
-]
+def grade_prefix(block_names: Names, find_prefix: Find) -> str:
+    both, answers = ("block_names", "find_prefix"), (block_names, find_prefix)
+    names = [(texts, 4) for texts in TEXTS]
+    cases = [case for seed in range(20) for case in _like_the_manager(seed)]
+    names += [([text], size) for text, size, _ in cases]
+    only = list(EXERCISE.mistakes["block_names"])
+    EXERCISE.judge(both, answers, names, play=numbered, only=only)
+    cached, gap = [(A + B + C, [7, 3, 9])], [(A + B + C, [7, None, 9])]
+    by_hand = [(A + B + C + [99], 4, cached), (A + B + C, 4, cached), (A + B + C + [99], 4, gap)]
+    by_hand += [(tokens, 4, cached) for tokens in ([], [1], A[:3], [*D, 1])]
+
+    def show(tokens: list[int], size: int, cached: list) -> str:
+        return f"find_prefix({tokens}, {size}, cached), and the cache holds (tokens, their blocks): {cached[-3:]}"
+
+    EXERCISE.judge(both, answers, [*by_hand, *cases], play=found, show=show)
+    return "A few texts by hand, and 480 random ones that begin alike, as the course's own BlockManager holds them."
+
+
+EXERCISES = [EXERCISE.exercise(grade_prefix)]

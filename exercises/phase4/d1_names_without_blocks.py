@@ -69,8 +69,6 @@ lying = [2, 3]
 check("p4d1_names_without_blocks", preempt_one, lying)
 
 # %% [markdown]
-# Stuck? Run `hint("p4d1_names_without_blocks")`, and again after your next try.
-#
 # ## Into the engine
 #
 # The same three prompts and the same memory, with your repair.

@@ -64,8 +64,6 @@ colleague = [1, 1, 1, 1, 1, 2]
 check("p4d2_temperature_from_nowhere", expand_batch_to_tokens, colleague)
 
 # %% [markdown]
-# Stuck? Run `hint("p4d2_temperature_from_nowhere")`, and again after your next try.
-#
 # ## Into the engine
 #
 # The same requests, with your repair. Each has a seed: with drafts or without, the words must be the same.

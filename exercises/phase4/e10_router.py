@@ -65,8 +65,6 @@ class Router:
 check("p4e10_router", Router)
 
 # %% [markdown]
-# Stuck? Run `hint("p4e10_router")`, and again after your next try.
-#
 # ## Into the engine
 #
 # A fleet of four in virtual time: Llama-3 8B on L4 cards, the course's scheduler in each. The traffic has the shape of a published trace

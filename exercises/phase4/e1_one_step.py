@@ -59,8 +59,6 @@ def share_budget(running: list, waiting: list, budget: int, max_num_seqs: int) -
 check("p4e1_one_step", share_budget)
 
 # %% [markdown]
-# Stuck? Run `hint("p4e1_one_step")`, and again after your next try.
-#
 # ## Into the engine
 #
 # Four prompts, three seats, 16 tokens a step. The model is real, and every step is decided by your function.

@@ -87,8 +87,6 @@ def step(running: list, waiting: deque, budget: int, max_num_seqs: int, pool) ->
 check("p4e2_preemption", step)
 
 # %% [markdown]
-# Stuck? Run `hint("p4e2_preemption")`, and again after your next try.
-#
 # ## Into the engine
 #
 # The same four prompts in a cache that is too small for all of them. Requests are preempted again and again, and no word

@@ -59,8 +59,6 @@ def admit(waiting: list, budget: int, threshold: int, alone: bool, chunked: bool
 check("p4e3_chunks", tokens_now, admit)
 
 # %% [markdown]
-# Stuck? Run `hint("p4e3_chunks")`, and again after your next try.
-#
 # ## Into the engine
 #
 # Two short stories are being written, and a long prompt comes. Once it may take all of the budget, once only 16 tokens a

@@ -47,8 +47,6 @@ def continuous(lengths: list[int], seats: int) -> list[int]:
 check("p4e4_static_continuous", static, continuous)
 
 # %% [markdown]
-# Stuck? Run `hint("p4e4_static_continuous")`, and again after your next try.
-#
 # ## Into the engine
 #
 # Your two functions say beforehand in which step of the real engine each answer is there.

@@ -57,8 +57,6 @@ def goodput(requests: list[tuple[float, list[float]]], ttft_slo: float, tpot_slo
 check("p4e5_percentiles_goodput", percentile, goodput)
 
 # %% [markdown]
-# Stuck? Run `hint("p4e5_percentiles_goodput")`, and again after your next try.
-#
 # ## Into the engine
 #
 # The real engine serves a few requests and writes down when each token was there. Your figures stand beside those of

@@ -68,8 +68,6 @@ nothing_alike = "rate(vllm:prefix_cache_hits_total[10s]) / rate(vllm:prefix_cach
 check("p4e6_two_causes", too_few_seats_for_all, one_at_a_time, cache_too_small, nothing_alike)
 
 # %% [markdown]
-# Stuck? Run `hint("p4e6_two_causes")`, and again after your next try.
-#
 # ## Into the server
 #
 # Two minutes of the real server, with one seat. First one client sends one request at a time. Then eight do, and seven wait. In both one

@@ -39,8 +39,6 @@ def propose(tokens: list[int], least: int, most: int, k: int) -> list[int]:
 check("p4e7_copied_drafts", propose)
 
 # %% [markdown]
-# Stuck? Run `hint("p4e7_copied_drafts")`, and again after your next try.
-#
 # ## Into the engine
 #
 # The engine takes drafts from your function now. No word changes, whatever you propose. But the number of steps does.

@@ -40,8 +40,6 @@ def verify(p: list[list[float]], q: list[list[float]], drafts: list[int], points
 check("p4e8_verified_drafts", verify)
 
 # %% [markdown]
-# Stuck? Run `hint("p4e8_verified_drafts")`, and again after your next try.
-#
 # ## Into the engine
 #
 # `tales-draft` drafts, `tales` verifies, and your function decides which drafts stand. The table counts the first token of many answers

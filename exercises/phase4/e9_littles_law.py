@@ -60,8 +60,6 @@ def knee(tokens: int, fixed: float, each: float, most: int) -> float:
 check("p4e9_littles_law", in_system, running, knee)
 
 # %% [markdown]
-# Stuck? Run `hint("p4e9_littles_law")`, and again after your next try.
-#
 # ## Into the engine
 #
 # The course's scheduler serves traffic in virtual time, below your knee and above it. Your figures stand beside what it did.

@@ -3,45 +3,26 @@
 import random
 from collections.abc import Callable
 
-from exercises.grading import Diagnoses, Exercise, NotYet, show
-from exercises.judging.judge import judge
-from exercises.judging.slips import slips
-from exercises.phase4.drafting import draw
-from exercises.phase4.small_requests import BY_HAND
+from exercises.judging.solutions import Solution
 
-COPIED = Diagnoses.of("p4e7_copied_drafts")
-VERIFIED = Diagnoses.of("p4e8_verified_drafts")
+# ---------------------------------------------------------------------- 4.7 copied drafts
 
-
-def _propose(tokens, least, most, k):
-    for length in range(min(most, len(tokens) - 1), least - 1, -1):
-        ending = tokens[len(tokens) - length :]
-        places = [i for i in range(len(tokens) - length) if tokens[i : i + length] == ending]
-        if places:
-            begin = places[0] + length
-            return tokens[begin : begin + k]
-    return []
-
-
-LENGTHS = "range(min(most, len(tokens) - 1), least - 1, -1)"
-COPIED_WRONG = {
-    "last-place": {"places[0]": "places[-1]"},
-    "shortest-ending": {LENGTHS: f"reversed({LENGTHS})"},
-    "ignores-the-minimum": {"least - 1": "0"},
-    "ignores-the-maximum": {"min(most, len(tokens) - 1)": "len(tokens) - 1"},
-    "only-the-maximum": {LENGTHS: "[most] if most < len(tokens) else []"},
-    "finds-itself": {"if places:": "if True:", "places[0] + length": "len(tokens)"},
-    "overlap-missed": {"range(len(tokens) - length)": "range(len(tokens) - 2 * length + 1)"},
-    "wants-all-k": {"== ending]": "== ending and i + length + k <= len(tokens)]"},
-    "proposes-the-ending": {"places[0] + length": "places[0]"},
-    "more-than-k": {"begin : begin + k": "begin:"},
-}
-
-
-def _token_list(result):
-    if not isinstance(result, (list, tuple)):
-        raise NotYet("wrong-type", f"A list of token ids is asked for, and {show(result, 60)} came back.")
-    return [int(token) for token in result]
+LENGTHS, PLACES = "range(min(most, len(tokens) - 1), least - 1, -1)", "range(len(tokens) - length)"
+COPIED = Solution(
+    "p4e7_copied_drafts",
+    propose={
+        "last-place": {PLACES: f"reversed({PLACES})"},
+        "shortest-ending": {LENGTHS: "range(least, min(most, len(tokens) - 1) + 1)"},
+        "ignores-the-minimum": {"least - 1, -1": "0, -1"},
+        "ignores-the-maximum": {"min(most, len(tokens) - 1)": "len(tokens) - 1"},
+        "only-the-maximum": {LENGTHS: "[most]"},
+        "finds-itself": {PLACES: "reversed(range(len(tokens)))"},
+        "overlap-missed": {PLACES: "range(len(tokens) - 2 * length + 1)"},
+        "wants-all-k": {"== ending:": "== ending and place + length + k <= len(tokens):"},
+        "proposes-the-ending": {"tokens[place + length :][:k]": "tokens[place : place + k]"},
+        "more-than-k": {"[:k]": ""},
+    },
+)
 
 
 def grade_copied_drafts(propose: Callable) -> str:
@@ -61,49 +42,34 @@ def grade_copied_drafts(propose: Callable) -> str:
         tokens = [rng.randrange(rng.choice((2, 3, 6))) for _ in range(rng.randint(0, 24))]
         least = rng.randint(1, 3)
         cases.append((tokens, least, least + rng.randint(0, 3), rng.randint(1, 5)))
-    judge(
-        propose,
-        cases,
-        _propose,
-        slips(_propose, COPIED_WRONG),
-        COPIED,
-        show=lambda tokens, least, most, k: f"{tokens}, least {least}, most {most}, k {k}",
-        clean=_token_list,
-        otherwise=BY_HAND,
-    )
+    COPIED.judge("propose", propose, cases)
     return f"{len(cases)} texts, with endings that occur often, once, and never."
 
 
-def _verify(p, q, drafts, points):
-    for j, x in enumerate(drafts):
-        if points[j] * q[j][x] < p[j][x]:
-            continue
-        left = [max(a - b, 0) for a, b in zip(p[j], q[j], strict=True)]
-        return [*drafts[:j], draw(left, points[-1])]
-    return [*drafts, draw(p[-1], points[-1])]
+# ---------------------------------------------------------------------- 4.8 verified drafts
+
+REJECTED, LEFT = "points[j] >= p[j][x] / q[j][x]", "max(a - b, 0)"
+REDRAWN, BONUS = "[*drafts[:j], draw(left, points[-1])]", "[*drafts, draw(p[-1], points[-1])]"
+KEPT = f"[x for j, x in enumerate(drafts) if not {REJECTED}]"
+VERIFIED = Solution(
+    "p4e8_verified_drafts",
+    verify={
+        "resamples-from-p": {LEFT: "a"},
+        "resamples-from-q": {LEFT: "max(b - a, 0)"},
+        "greedy-comparison": {REJECTED: "p[j].index(max(p[j])) != x"},
+        "reuses-the-point": {REDRAWN: "[*drafts[:j], draw(left, points[j])]"},
+        "no-bonus-token": {BONUS: "drafts"},
+        "nothing-in-its-place": {REDRAWN: "drafts[:j]"},
+        "keeps-the-rejected": {REDRAWN: "[*drafts[: j + 1], draw(left, points[-1])]"},
+        "goes-on-behind": {REDRAWN: f"[*{KEPT}, draw(p[-1], points[-1])]"},
+        "stands-with-p": {REJECTED: "points[j] >= p[j][x]"},
+        "ratio-upside-down": {REJECTED: "points[j] * p[j][x] >= q[j][x]"},
+        "bonus-from-the-row-before": {BONUS: "[*drafts, draw(p[max(len(p) - 2, 0)], points[-1])]"},
+    },
+)
 
 
-STANDS, BONUS = "points[j] * q[j][x] < p[j][x]", "[*drafts, draw(p[-1], points[-1])]"
-REDRAWN = "[*drafts[:j], draw(left, points[-1])]"
-VERIFIED_WRONG = {
-    "resamples-from-p": {"max(a - b, 0)": "a"},
-    "resamples-from-q": {"a - b": "b - a"},
-    "greedy-comparison": {STANDS: "x == max(range(len(p[j])), key=p[j].__getitem__)"},
-    "reuses-the-point": {REDRAWN: "[*drafts[:j], draw(left, points[j])]"},
-    "no-bonus-token": {BONUS: "list(drafts)"},
-    "nothing-in-its-place": {REDRAWN: "list(drafts[:j])"},
-    "keeps-the-rejected": {"*drafts[:j]": "*drafts[: j + 1]"},
-    "goes-on-behind": lambda p, q, drafts, points: [
-        *(x for j, x in enumerate(drafts) if points[j] * q[j][x] < p[j][x]),
-        draw(p[-1], points[-1]),
-    ],
-    "stands-with-p": {STANDS: "points[j] < p[j][x]"},
-    "ratio-upside-down": {STANDS: "points[j] * p[j][x] < q[j][x]"},
-    "bonus-from-the-row-before": {BONUS: "[*drafts, draw(p[max(len(p) - 2, 0)], points[-1])]"},
-}
-
-
-def _distribution(rng, size, zeros):
+def _distribution(rng: random.Random, size: int, zeros: float) -> list[float]:
     weights = [0.0 if rng.random() < zeros else rng.random() ** 3 + 0.01 for _ in range(size)]
     weights[rng.randrange(size)] += 0.2
     return [w / sum(weights) for w in weights]
@@ -128,27 +94,8 @@ def grade_verified_drafts(verify: Callable) -> str:
             qs.append([(1 - share) * a + share * b for a, b in zip(row, noise, strict=True)])
         drafts = [rng.choices(range(size), row)[0] for row in qs]
         cases.append((ps, qs, drafts, [rng.random() for _ in range(k + 1)]))
-
-    def as_call(p, q, drafts, points):
-        def rows(rows):
-            return "[" + ", ".join("[" + ", ".join(f"{x:.2f}" for x in row) + "]" for row in rows) + "]"
-
-        return f"p {rows(p)}, q {rows(q)}, drafts {drafts}, points [{', '.join(f'{x:.2f}' for x in points)}]"
-
-    judge(
-        verify,
-        cases,
-        _verify,
-        slips(_verify, VERIFIED_WRONG),
-        VERIFIED,
-        show=as_call,
-        clean=_token_list,
-        otherwise=BY_HAND,
-    )
+    VERIFIED.judge("verify", verify, cases)
     return f"{len(cases)} steps with 0 to 4 drafts, good guessers and bad ones."
 
 
-EXERCISES = [
-    Exercise("p4e7_copied_drafts", ("propose",), grade_copied_drafts),
-    Exercise("p4e8_verified_drafts", ("verify",), grade_verified_drafts),
-]
+EXERCISES = [COPIED.exercise(grade_copied_drafts), VERIFIED.exercise(grade_verified_drafts)]

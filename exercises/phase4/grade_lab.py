@@ -1,64 +1,80 @@
 """Grader of debugging lab 4: names on blocks that were never filled."""
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
-from exercises.grading import Diagnoses, Exercise, NotYet, call, guard
+from exercises.grading import NotYet
+from exercises.judging.judge import When
+from exercises.judging.solutions import Solution
 from exercises.phase4.names_lab import play
-
-SAYS = Diagnoses.of("p4d1_names_without_blocks")
 
 SEEDS = (0, 12, 24, 38, 40, 51, 56, 57, 58, *range(1, 12))  # in the first nine the bug leaves false names
 TOLD = "random requests with priorities in a small cache; blocks remember whose tokens were computed in them"
-LYING = {2, 3}  # of Tom's four blocks, in the example of the notebook
+
+NAMES = "manager.uncache(victim.block_table, first=victim.num_computed_tokens // manager.block_size)"
+ALL_NAMES, BACK_TO_0 = "manager.uncache(victim.block_table)", "victim.num_computed_tokens = 0"
+CONFIG = "scheduler.config, chunked_prefill=False, long_prefill_token_threshold=0"
+
+
+def _other(field: str) -> When:
+    return When(lambda got, want, _: got[field] != want[field])
+
+
+LAB = Solution(
+    "p4d1_names_without_blocks",
+    preempt_one={
+        "half-filled-block": (
+            {
+                "victim.num_computed_tokens // manager.block_size": "-(-victim.num_computed_tokens // manager.block_size)"
+            },
+            When(lambda got, want, _: bool(got["lies"]) and all(got["lies_of_half_filled"])),
+        ),
+        "names-without-contents": (
+            {NAMES: "pass"},
+            {NAMES: "pass", BACK_TO_0: f"{BACK_TO_0}\n    {NAMES}"},
+            _other("lies"),
+        ),
+        "caching-off": {NAMES: f"{ALL_NAMES}\n    manager.enable_prefix_caching = False"},
+        "true-names-taken": (
+            {NAMES: ALL_NAMES},
+            {NAMES: f"{BACK_TO_0}\n    {NAMES}"},
+            When(lambda got, want, _: any(a < b for a, b in zip(got["names"], want["names"]))),
+        ),
+        "other-victim": (
+            {"max(scheduler.running, key=urgency)": "scheduler.running[-1]"},
+            When(lambda got, want, _: got["victims"][:1] != want["victims"][:1]),
+        ),
+        "keeps-computed": ({BACK_TO_0: "pass"}, _other("kept_computed")),
+        "broken-books": ({"manager.free(victim.block_table)": "pass"}, _other("broken_books")),
+        "victim-lost": ({"scheduler.waiting.put_back(victim)": "pass"}, _other("not_waiting")),
+        "not-counted": {"victim.num_preemptions += 1": "pass", "scheduler.num_preemptions += 1": "pass"},
+        "stuck": {  # no victim is to be in the middle of its prompt; but a prompt larger than the budget never begins then
+            "return victim": f"""from dataclasses import replace
+
+    scheduler.config = replace({CONFIG})
+    return victim"""
+        },
+        "other-steps": _other("plans"),
+    },
+    lying={},
+)
+
+
+def _first_field(got: dict[str, Any], want: dict[str, Any]) -> tuple[str, str]:
+    """The first thing that is seen to be different."""
+    field = next(field for field in want if got[field] != want[field])
+    return f"{field}: {str(got[field])[:300]}", f"{field}: {str(want[field])[:300]}"
 
 
 def grade_names(preempt_one: Callable, lying: Any) -> str:
-    def watched(scheduler, output):
-        tried = "a step in which blocks run out, under the policy priority"
-        return guard(preempt_one, scheduler, output, tried=tried)
-
-    def fail(diagnosis: str, got: Any = "", expected: Any = "") -> NoReturn:
-        raise SAYS.no(diagnosis, TOLD, got, expected)
-
-    lies, half, fewer = [], [], None
-    for seed in SEEDS:
-        course, mine = play(seed, None), call(play, seed, watched)
-        if mine.not_waiting:
-            fail("victim-lost", mine.not_waiting, "in the queue")
-        if mine.kept_computed:
-            fail("keeps-computed", mine.kept_computed)
-        if mine.broken_books:
-            fail("broken-books", mine.broken_books)
-        if mine.lies:
-            lies, half = lies + mine.lies, half + mine.lies_of_half_filled
-            if not all(half):
-                break
-            continue
-        if mine.victims[:1] != course.victims[:1]:
-            fail("other-victim", str(mine.victims[:1]), str(course.victims[:1]) + " (step, request)")
-        if -1 in mine.names:
-            fail("caching-off")
-        for step, (a, b) in enumerate(zip(mine.names, course.names), 1):
-            if a < b:
-                fewer = fewer or (step, a, b)
-                break
-        if mine.stuck:
-            fail("stuck")
-        if fewer is None and mine.plans != course.plans:
-            fail("other-steps")
-        if fewer is None and mine.counts != course.counts:
-            fail(
-                "not-counted",
-                f"{mine.counts[0]} in all",
-                f"{course.counts[0]} in all, and for each request its own",
-            )
-    if lies:
-        diagnosis = "half-filled-block" if all(half) else "names-without-contents"
-        fail(diagnosis, lies[0], "no name on a block that does not hold what it says")
-    if fewer is not None:
-        step, a, b = fewer
-        fail("true-names-taken", f"{a} names after step {step}", f"{b} names")
+    LAB.judge(
+        "preempt_one",
+        preempt_one,
+        [(seed,) for seed in SEEDS],
+        play=lambda preempt: lambda seed: vars(play(seed, preempt)),
+        show=lambda seed: f"{TOLD} (seed {seed})",
+        present=_first_field,
+    )
     _the_example(lying)
     return "20 servers with random priorities and little memory: every name tells the truth, and no true one is gone."
 
@@ -71,12 +87,9 @@ def _the_example(lying: Any) -> None:
         raise NotYet(
             "wrong-type", "A list of block numbers is asked for.", "lying", repr(lying), "[...]"
         ) from None
-    if numbers == LYING:
-        return
-    diagnosis = "other-blocks (one missing)" if numbers == {3} else "other-blocks"
-    raise SAYS.no(diagnosis, "lying", sorted(numbers), "other numbers")
+    if numbers != set(LAB.answers["lying"]):
+        diagnosis = "other-blocks (one missing)" if numbers == {3} else "other-blocks"
+        raise LAB.says().no(diagnosis, "lying", sorted(numbers), "other numbers")
 
 
-EXERCISES = [
-    Exercise("p4d1_names_without_blocks", ("preempt_one", "lying"), grade_names, seconds=20.0),
-]
+EXERCISES = [LAB.exercise(grade_names, seconds=30.0)]

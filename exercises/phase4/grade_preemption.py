@@ -3,108 +3,137 @@
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
-from exercises.grading import Diagnoses, Exercise, guard
-from exercises.phase4.small_requests import NAMES, Plan, Pool, SmallRequest, as_plan, show_plan
+from exercises.judging.judge import When
+from exercises.judging.solutions import Solution
+from exercises.phase4.small_requests import NAMES, Pool, SmallRequest, as_plan
 
-SAYS = Diagnoses.of("p4e2_preemption")
-
-
-def _step(running, waiting, budget, seats, pool):
-    """The course's rules, as in Scheduler._schedule_running and admit_waiting."""
-    plan, preempted, index = [], [], 0
-    while index < len(running) and budget > 0:
-        request = running[index]
-        n = min(request.num_tokens - request.num_computed_tokens, budget)
-        while not pool.allocate(request, request.num_computed_tokens + n):
-            victim = running.pop()
-            pool.free(victim)
-            victim.num_computed_tokens = 0
-            waiting.appendleft(victim)
-            preempted.append(victim)
-            if victim is request:
-                return plan, preempted
-        plan.append((request, n))
-        budget, index = budget - n, index + 1
-    while not preempted and waiting and budget > 0 and len(running) < seats:
-        request = waiting[0]
-        n = min(request.num_tokens - request.num_computed_tokens, budget)
-        if not pool.allocate(request, request.num_computed_tokens + n, must_fit=request.num_tokens):
-            break
-        running.append(waiting.popleft())
-        plan.append((request, n))
-        budget -= n
-    return plan, preempted
+EACH_RUNNING = "while index < len(running) and budget > 0:"
+VICTIM, QUEUED = "victim = running.pop()", "waiting.appendleft(victim)"
+ADMITTED, NO_ROOM = (
+    "plan.append((request, n))\n        budget -= n",
+    "            break\n        running.append",
+)
+EXERCISE = Solution(
+    "p4e2_preemption",
+    step={
+        "serves-a-victim": {  # walks along a copy of `running`, and comes to those that were sent away by then
+            f"{EACH_RUNNING}\n        request = running[index]": """for request in list(running):
+        if budget == 0:
+            break"""
+        },
+        "none-preempted": {VICTIM: "index += 1\n                break"},
+        "wrong-victim": {
+            VICTIM: """first = running[0] is not request
+                victim = running.pop(0 if first else -1)
+                plan = [part for part in plan if part[0] is not victim]
+                index -= first"""
+        },
+        "blocks-not-freed": {"pool.free(victim)": "victim is request and pool.free(victim)"},
+        "keeps-computed": {"victim.num_computed_tokens = 0": "pass"},
+        "victim-at-the-tail": {QUEUED: "waiting.append(victim)"},
+        "queue-out-of-order": {
+            QUEUED: "waiting.insert(preempted, victim)",
+            "preempted = True": "preempted += 1",
+        },
+        "victim-lost": {QUEUED: "pass"},
+        "computes-without-blocks": {"if got_blocks:": "if True:"},
+        "admits-after-preemption": {"not preempted and ": ""},
+        "admits-what-does-not-fit": {", must_fit=request.num_tokens": ""},
+        "budget-per-request": {ADMITTED: "plan.append((request, n))"},
+        "seats-ignored": {" and len(running) < max_num_seqs": ""},
+        "admitted-and-idle": {ADMITTED: "budget -= n"},
+        "jumps-the-queue": {
+            "index = [], False, 0": "index, skipped = [], False, 0, 0",
+            NO_ROOM: f"""            skipped += 1
+            if skipped < len(waiting):
+                waiting.rotate(-1)
+                continue
+{NO_ROOM}""",
+        },
+        "preempted-for-nothing": {
+            NO_ROOM: f"""            if running:
+                victim = running.pop()
+                pool.free(victim)
+                victim.num_computed_tokens = 0
+                waiting.append(victim)
+                plan = [part for part in plan if part[0] is not victim]
+{NO_ROOM}"""
+        },
+        "parts-of-nothing": (
+            {EACH_RUNNING: "while index < len(running):"},
+            When(lambda got, *_: any(n <= 0 for _, n in got["computed"])),
+        ),
+        "blocks-for-later": (
+            {"request.num_computed_tokens + n, must_fit": "request.num_tokens, must_fit"},
+            {"request.num_computed_tokens + n": "request.num_tokens"},
+        ),
+        "moves-computed-on": {
+            "    return plan": """    for request, n in plan:
+        request.num_computed_tokens += n
+    return plan"""
+        },
+    },
+)
 
 
 class _WatchedPool(Pool):
-    """Notes whether a waiting request was to get blocks after a preemption."""
+    """Notes which requests ask to be admitted after a preemption: such a step admits none."""
 
-    def __init__(self, num_blocks: int) -> None:
-        super().__init__(num_blocks)
-        self.at_first: list[SmallRequest] = []
-        self.freed: list[SmallRequest] = []
-        self.asked_too_late: SmallRequest | None = None
-        self.served_outside: SmallRequest | None = None  # as one of those that run, after its preemption
+    def __init__(self) -> None:
+        super().__init__(10**6)
+        self.preempted, self.asked_too_late = False, []
 
     def allocate(self, request: SmallRequest, num_tokens: int, must_fit: int = 0) -> bool:
-        if self.freed and (request in self.freed or request not in self.at_first):
-            self.asked_too_late = request
-        if request in self.freed and not must_fit:
-            self.served_outside = self.served_outside or request
+        if self.preempted and must_fit:
+            self.asked_too_late.append(request.name)
         return super().allocate(request, num_tokens, must_fit)
 
     def free(self, request: SmallRequest) -> None:
-        self.freed.append(request)
+        self.preempted = True
         super().free(request)
 
 
-class _Scene:
-    """Which requests run and wait, with which blocks; made anew for each call."""
+def _scene(
+    tokens: list[tuple[int, int]], queue: list[int], free: int
+) -> tuple[list[SmallRequest], deque[SmallRequest], _WatchedPool]:
+    """Which requests run and wait, with which blocks. tokens: (all, computed) of each running request."""
+    names = iter(NAMES)
+    running = [SmallRequest(next(names), *counts) for counts in tokens]
+    waiting = deque(SmallRequest(next(names), count) for count in queue)
+    pool = _WatchedPool()
+    for request in running:
+        pool.allocate(request, request.num_computed_tokens)
+    pool.num_blocks = sum(pool.held.values()) + free
+    return running, waiting, pool
 
-    def __init__(
-        self, running: list[tuple[int, int]], waiting: list[int], free: int, budget: int, seats: int
-    ) -> None:
-        names = iter(NAMES)
-        self.running = [SmallRequest(next(names), tokens, computed) for tokens, computed in running]
-        self.waiting = deque(SmallRequest(next(names), tokens) for tokens in waiting)
-        self.pool = _WatchedPool(10**6)
-        self.pool.at_first = list(self.running)
-        for v in self.running:
-            self.pool.allocate(v, v.num_computed_tokens)
-        self.pool.num_blocks = sum(self.pool.held.values()) + free
-        self.before, self.computed = list(self.running), {v.name: v.num_computed_tokens for v in self.running}
-        self.budget, self.seats = budget, seats
-        self.told = (
-            f"running {self.running}, waiting {list(self.waiting)} (computed/tokens), {free or 'no'} free "
-            f"block{'s' * (free != 1)} of 4 tokens, budget {budget}, {seats} seat{'s' * (seats > 1)}"
-        )
 
-    def args(self) -> tuple:
-        return self.running, self.waiting, self.budget, self.seats, self.pool
+def after(step: Callable) -> Callable[..., dict[str, Any]]:
+    """The scene after a step."""
 
-    @property
-    def gone(self) -> list[SmallRequest]:
-        """Those that ran before the step and do not run after it, in the order of their preemption."""
-        gone = [v for v in self.before if v not in self.running]
-        freed = self.pool.freed
-        return sorted(gone, key=lambda v: freed.index(v) if v in freed else len(freed))
+    def play(tokens: list, queue: list, free: int, budget: int, seats: int) -> dict[str, Any]:
+        running, waiting, pool = _scene(tokens, queue, free)
+        everyone = [*running, *waiting]
+        plan = step(running, waiting, budget, seats, pool)
+        return {
+            "computed": plan if plan is None else as_plan(plan),
+            "running": [request.name for request in running],
+            "waiting": [request.name for request in waiting],
+            "num_computed_tokens": {request.name: request.num_computed_tokens for request in everyone},
+            "asked to be admitted after a preemption": pool.asked_too_late,
+            "blocks": {request.name: n for request, n in pool.held.items() if n},
+        }
 
-    @property
-    def admitted(self) -> list[str]:
-        return [v.name for v in self.running if v not in self.before]
+    return play
 
-    @property
-    def queue(self) -> list[str]:
-        return [v.name for v in self.waiting]
 
-    @property
-    def blocks(self) -> dict[str, int]:
-        return {v.name: n for v, n in self.pool.held.items() if n}
-
-    def state(self, plan: Plan) -> str:
-        return f"computed {show_plan(plan)}; running {[v.name for v in self.running]}, waiting {self.queue}"
+def _told(tokens: list, queue: list, free: int, budget: int, seats: int) -> str:
+    running, waiting, _ = _scene(tokens, queue, free)
+    return (
+        f"running {running}, waiting {list(waiting)} (computed/tokens), {free or 'no'} free "
+        f"block{'s' * (free != 1)} of 4 tokens, budget {budget}, {seats} seat{'s' * (seats > 1)}"
+    )
 
 
 def grade_preemption(step: Callable) -> str:
@@ -124,80 +153,10 @@ def grade_preemption(step: Callable) -> str:
             computed = rng.choice((4, 8, 8, 12, rng.randint(1, 14)))
             running.append((computed + rng.choice((1, 1, 1, 9)), computed))
         waiting = [rng.randint(1, 20) for _ in range(rng.randint(0, 3))]
-        shapes.append(
-            (running, waiting, rng.randint(0, 5), rng.randint(2, 30), len(running) + rng.randint(0, 2))
-        )
-    for shape in shapes:
-        mine, course = _Scene(*shape), _Scene(*shape)
-        expected, preempted = _step(*course.args())
-        got = as_plan(guard(step, *mine.args(), tried=mine.told))
-        _judge_step(mine, course, got, as_plan(expected), [v.name for v in preempted])
+        seats = len(running) + rng.randint(0, 2)
+        shapes.append((running, waiting, rng.randint(0, 5), rng.randint(2, 30), seats))
+    EXERCISE.judge("step", step, shapes, play=after, show=_told)
     return f"{len(shapes)} steps: some by hand, others at random; which requests run, which wait, how many blocks each holds."
 
 
-def _judge_step(mine: _Scene, course: _Scene, got: Plan, expected: Plan, preempted: list[str]) -> None:
-    """Look first at those that were preempted, then at those that were admitted, then at all the rest."""
-    state, right = mine.state(got), course.state(expected)
-
-    def fail(diagnosis: str, a: Any = state, b: Any = right, **words: Any) -> NoReturn:
-        raise SAYS.no(diagnosis, mine.told, a, b, **words)
-
-    if nothing := [name for name, n in got if n <= 0]:
-        fail("parts-of-nothing", who=nothing[0])
-    _judge_leaving(mine, course, got, preempted, fail)
-    if sum(n for _, n in got) > mine.budget:
-        fail("budget-per-request")
-    if len(mine.admitted) > len(course.admitted):
-        if len(mine.running) > mine.seats:
-            fail("seats-ignored")
-        if mine.admitted[0] != [*course.admitted, *course.queue][0]:
-            fail("jumps-the-queue")
-        fail("admits-what-does-not-fit", who=mine.admitted[len(course.admitted)])
-    if idle := [name for name in mine.admitted if name not in dict(got)]:
-        fail("admitted-and-idle", who=idle[0])
-    if got != expected or mine.queue != course.queue:
-        fail("wrong-result")
-    for v in mine.running:
-        if v.num_computed_tokens != (before := mine.computed.get(v.name, 0)):
-            fail("moves-computed-on", v.num_computed_tokens, before, who=v.name)
-    if mine.blocks != course.blocks:
-        fail("blocks-for-later", f"blocks held: {mine.blocks}", f"{course.blocks}")
-
-
-def _judge_leaving(mine: _Scene, course: _Scene, got: Plan, preempted: list[str], fail: Callable) -> None:
-    gone = mine.gone
-    names = [v.name for v in gone]
-    for v in gone:
-        if v not in mine.waiting:
-            fail("victim-lost", who=v.name)
-    outside = mine.pool.served_outside
-    if outside in gone:
-        fail("serves-a-victim", who=outside.name)
-    if preempted and not gone:
-        fail("none-preempted")
-    if preempted and preempted[0] not in names:
-        fail("wrong-victim", who=names[0], last=preempted[0])
-    for v in gone:
-        if n := v.num_computed_tokens:
-            field = f"{v.name}.num_computed_tokens"
-            fail("keeps-computed", f"{field} = {n}", f"{field} = 0", who=v.name, n=n)
-        if v.name in dict(got):
-            fail("computes-without-blocks", who=v.name)
-        if v in mine.pool.held:
-            fail("blocks-not-freed", who=v.name)
-    late = mine.pool.asked_too_late
-    if preempted and (late or mine.admitted):
-        who = late.name if late else mine.admitted[0]
-        fail("admits-after-preemption", f"{who} is to get blocks; {mine.state(got)}")
-    if len(gone) > len(preempted):
-        fail("preempted-for-nothing", who=names[0])
-    if gone and mine.queue != course.queue:
-        tail = mine.queue[-len(gone) :]
-        if tail in (names, names[::-1]) and len(mine.queue) > len(gone):
-            fail("victim-at-the-tail")
-        fail("queue-out-of-order")
-
-
-EXERCISES = [
-    Exercise("p4e2_preemption", ("step",), grade_preemption),
-]
+EXERCISES = [EXERCISE.exercise(grade_preemption)]

@@ -1,46 +1,36 @@
 """Grader of exercise 4.10: a router that finds the prefix."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from exercises.grading import Diagnoses, Exercise, NotYet, guard, show
-from exercises.judging.judge import judge
-from exercises.judging.slips import slips
-from exercises.phase4.small_requests import BY_HAND
+from exercises.grading import NotYet
+from exercises.judging.solutions import Solution
 
-SAYS = Diagnoses.of("p4e10_router")
 Asked = Sequence[tuple[list[int], list[int]]]  # (blocks, loads) of each request
 
-
-def _choices(num_replicas: int, slack: int, asked: Asked) -> list[int]:
-    given: list[set[int]] = [set() for _ in range(num_replicas)]
-    chosen = []
-    for blocks, loads in asked:
-        known = [[*(block in mine for block in blocks), False].index(False) for mine in given]
-        best = min(range(num_replicas), key=lambda replica: (-known[replica], loads[replica]))
-        drowns = loads[best] - min(loads) > slack
-        too_little = known[best] * 2 < len(blocks)
-        replica = loads.index(min(loads)) if drowns or too_little else best
-        given[replica].update(blocks)
-        chosen.append(replica)
-    return chosen
-
-
-KNOWN, GIVEN = "[*(block in mine for block in blocks), False].index(False)", "given[replica].update(blocks)"
-MISTAKES = {
-    "never-looks": {"drowns or too_little": "True"},
-    "drowns": {"drowns or too_little": "too_little"},
-    "any-beginning-will-do": {"known[best] * 2 < len(blocks)": "known[best] == 0"},
-    "more-than-half": {"known[best] * 2 <": "known[best] * 2 <="},
-    "slack-counts-as-drowning": {"> slack": ">= slack"},
-    "looks-at-the-highest": {"loads[best] - min(loads)": "max(loads) - min(loads)"},
-    "first-owner-only": {GIVEN: "given[replica].update(set(blocks).difference(*given))"},
-    "forgets-the-overflow": {GIVEN: f"drowns or {GIVEN}"},
-    "writes-down-the-best": {GIVEN: "given[best].update(blocks)"},
-    "first-among-equals": {"(-known[replica], loads[replica])": "-known[replica]"},
-    "not-from-the-beginning": {KNOWN: "sum(block in mine for block in blocks)"},
-}
+DROWNS, TOO_LITTLE = "loads[chosen] > min(loads) + self.slack", "known[chosen] * 2 < len(blocks)"
+LEAST, WRITTEN = "loads.index(min(loads))", "self.given[chosen].update(blocks)"
+EXERCISE = Solution(
+    "p4e10_router",
+    Router={
+        "never-looks": {f"{TOO_LITTLE} or drowns": "True"},
+        "drowns": {" or drowns": ""},
+        "any-beginning-will-do": {TOO_LITTLE: "known[chosen] == 0"},
+        "more-than-half": {TOO_LITTLE: "known[chosen] * 2 <= len(blocks)"},
+        "slack-counts-as-drowning": {DROWNS: "loads[chosen] >= min(loads) + self.slack"},
+        "looks-at-the-highest": {DROWNS: "max(loads) > min(loads) + self.slack"},
+        "first-owner-only": {WRITTEN: "self.given[chosen].update(set(blocks).difference(*self.given))"},
+        "forgets-the-overflow": {
+            f"{DROWNS}\n": f"{DROWNS}\n        if drowns:\n            return {LEAST}\n"
+        },
+        "writes-down-the-best": {
+            f"chosen = {LEAST}\n        {WRITTEN}": f"{WRITTEN}\n            return {LEAST}\n        {WRITTEN}"
+        },
+        "first-among-equals": {"(-known[replica], loads[replica])": "-known[replica]"},
+        "not-from-the-beginning": {"return i\n": "return len(self.given[replica].intersection(blocks))\n"},
+    },
+)
 
 
 def _asked(rng: random.Random, num_replicas: int) -> Asked:
@@ -59,7 +49,23 @@ def _asked(rng: random.Random, num_replicas: int) -> Asked:
     return asked
 
 
-def grade_router(Router: type) -> str:
+def routed(router_class: type) -> Callable[[int, int, Asked], list[int]]:
+    """The choices for all requests, one after the other."""
+
+    def play(num_replicas: int, slack: int, asked: Asked) -> list[Any]:
+        router = router_class(num_replicas, slack)
+        return [router.choose(blocks, loads) for blocks, loads in asked]
+
+    return play
+
+
+def _numbers(result: list[Any]) -> list[Any]:
+    if None in result:
+        raise NotYet("returns-nothing", "choose came back with None. Is a `return` missing?")
+    return result
+
+
+def grade_router(router: type) -> str:
     by_hand = [
         ([1, 2, 3], [1, 0, 0]),
         ([1, 2, 3, 4], [0, 3, 0]),
@@ -79,36 +85,8 @@ def grade_router(Router: type) -> str:
         num_replicas = rng.randint(2, 4)
         cases.append((num_replicas, rng.choice((0, 2, 4)), _asked(rng, num_replicas)))
 
-    def routed(num_replicas: int, slack: int, asked: Asked) -> list[Any]:
-        router = guard(Router, num_replicas, slack)
-        return [guard(router.choose, blocks, loads) for blocks, loads in asked]
-
-    def numbers(result: list[Any]) -> list[int]:
-        for replica in result:
-            if replica is None:
-                raise NotYet("returns-nothing", "choose came back with None. Is a `return` missing?")
-            if isinstance(replica, bool) or not hasattr(replica, "__index__"):
-                says = f"choose gives the number of a replica, and {show(replica, 60)} came back."
-                raise NotYet("wrong-type", says)
-        return [int(replica) for replica in result]
-
-    def in_words(num_replicas: int, slack: int, asked: Asked) -> str:
-        calls = "; ".join(f"choose({blocks}, {loads})" for blocks, loads in asked)
-        return f"Router({num_replicas}, {slack}): {calls}"
-
-    judge(
-        routed,
-        cases,
-        _choices,
-        slips(_choices, MISTAKES),
-        SAYS,
-        show=in_words,
-        clean=numbers,
-        otherwise=BY_HAND,
-    )
+    EXERCISE.judge("Router", router, cases, play=routed, clean=_numbers)
     return f"{len(cases)} fleets of two to four replicas, with talks that come back and replicas that drown."
 
 
-EXERCISES = [
-    Exercise("p4e10_router", ("Router",), grade_router),
-]
+EXERCISES = [EXERCISE.exercise(grade_router)]

@@ -3,50 +3,30 @@
 import random
 from collections.abc import Callable
 
-from exercises.grading import Diagnoses, Exercise
-from exercises.judging.judge import judge
-from exercises.judging.slips import slips
-from exercises.phase4.small_requests import BY_HAND, NAMES, SmallRequest, as_plan, plans_in_words
+from exercises.judging.solutions import Solution
+from exercises.phase4.small_requests import NAMES, SmallRequest, as_plan
 
-SAYS = Diagnoses.of("p4e1_one_step")
-CHANGES = Diagnoses.of("p4e1_one_step changes")
-
-
-def _one_step(running, waiting, budget, seats):
-    plan = []
-    for request in running:
-        n = min(request.num_tokens - request.num_computed_tokens, budget)
-        if n > 0:
-            plan.append((request, n))
-            budget -= n
-    left = seats - len(running)
-    for request in waiting:
-        lag = request.num_tokens - request.num_computed_tokens
-        if left <= 0 or budget <= 0:
-            break
-        plan.append((request, min(lag, budget)))
-        budget -= plan[-1][1]
-        left -= 1
-    return plan
-
-
-STOP = "if left <= 0 or budget <= 0:\n            break"
-MISTAKES = {
-    "budget-per-request": {"budget -= n": "pass", "budget -= plan[-1][1]": "pass"},
-    "lag-ignores-computed": {" - request.num_computed_tokens": ""},
-    "waiting-first": {
-        "in running:": "in waiting[: max(seats - len(running), 0)]:",
-        "in waiting:": "in running:",
-        "left <= 0 or budget <= 0": "budget <= 0 or lag <= 0",
+LAG = "request.num_tokens - request.num_computed_tokens"
+STOPS = "if seats == 0 or budget == 0:\n            break"
+EXERCISE = Solution(
+    "p4e1_one_step",
+    share_budget={
+        "budget-per-request": {"budget -= n": "pass"},
+        "lag-ignores-computed": {LAG: "request.num_tokens"},
+        "waiting-first": {
+            "in running:": "in waiting[: max_num_seqs - len(running)]:",
+            "in waiting:": "in running:",
+            "if seats == 0 or": "if",
+        },
+        "one-token-for-running": {"budget)\n        if n": "budget, 1)\n        if n"},
+        "seats-ignored": {"if seats == 0 or": "if"},
+        "running-seats-not-counted": {"max_num_seqs - len(running)": "max_num_seqs"},
+        "parts-of-nothing": {"if n > 0:": "if True:", " or budget == 0": ""},
+        "jumps-the-queue": {STOPS: f"if seats == 0 or {LAG} > budget:\n            continue"},
+        "whole-prompts-only": {STOPS: f"if seats == 0 or {LAG} > budget:\n            break"},
+        "idle-seats-given-away": {"seats == 0": "len(plan) == max_num_seqs"},
     },
-    "one-token-for-running": {"num_computed_tokens, budget)": "num_computed_tokens, budget, 1)"},
-    "seats-ignored": {"left <= 0 or ": ""},
-    "running-seats-not-counted": {"seats - len(running)": "seats"},
-    "idle-seats-given-away": {"seats - len(running)": "seats - len(plan)"},
-    "parts-of-nothing": {"if n > 0:": "if True:", " or budget <= 0": ""},
-    "jumps-the-queue": {STOP: "if left <= 0 or budget < lag:\n            continue"},
-    "whole-prompts-only": {"budget <= 0": "budget < lag"},
-}
+)
 
 
 def _unchanged(before: tuple, after: tuple) -> None:
@@ -55,10 +35,10 @@ def _unchanged(before: tuple, after: tuple) -> None:
     tried = f"running {running}, waiting {waiting} (computed/tokens)"
     if [r.name for r in running_now] != [r.name for r in running] or len(waiting_now) != len(waiting):
         got = f"running {running_now}, waiting {waiting_now}"
-        raise CHANGES.no("changes-the-lists", tried, got, "the same lists as before")
+        raise EXERCISE.says().no("changes-the-lists", tried, got, "the same lists as before")
     for a, b in zip([*running, *waiting], [*running_now, *waiting_now]):
         if (a.num_tokens, a.num_computed_tokens) != (b.num_tokens, b.num_computed_tokens):
-            raise CHANGES.no("changes-the-requests", tried, repr(b), repr(a), name=a.name)
+            raise EXERCISE.says().no("changes-the-requests", tried, repr(b), repr(a), name=a.name)
 
 
 def grade_one_step(share_budget: Callable) -> str:
@@ -79,25 +59,8 @@ def grade_one_step(share_budget: Callable) -> str:
         waiting = [v(next(names), rng.randint(1, 30)) for _ in range(rng.randint(0, 4))]
         cases.append((running, waiting, rng.randint(1, 40), len(running) + rng.randint(0, 3)))
 
-    def show(running, waiting, budget, seats):
-        queue = f"running {running}, waiting {waiting} (computed/tokens)"
-        return f"{queue}, budget {budget}, {seats} seat{'s' * (seats > 1)}"
-
-    judge(
-        share_budget,
-        cases,
-        _one_step,
-        slips(_one_step, MISTAKES),
-        SAYS,
-        show=show,
-        clean=as_plan,
-        present=plans_in_words,
-        keeps_input=_unchanged,
-        otherwise=BY_HAND,
-    )
+    EXERCISE.judge("share_budget", share_budget, cases, clean=as_plan, keeps_input=_unchanged)
     return f"{len(cases)} steps: the example, and others with up to seven requests at random."
 
 
-EXERCISES = [
-    Exercise("p4e1_one_step", ("share_budget",), grade_one_step),
-]
+EXERCISES = [EXERCISE.exercise(grade_one_step)]

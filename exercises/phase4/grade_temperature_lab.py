@@ -6,18 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from exercises.grading import Diagnoses, Exercise, NotYet, show
-from exercises.judging.judge import When, judge
-from exercises.judging.slips import slips
+from exercises.grading import NotYet, show
+from exercises.judging.judge import When
+from exercises.judging.solutions import Solution
 
-SAYS = Diagnoses.of("p4d2_temperature_from_nowhere")
-COLLEAGUE = [1, 1, 1, 1, 1, 2]
-
-
-def _expand(x: Tensor, ends: Tensor, replace_from: int = 0, replace_to: int = 0) -> Tensor:
-    counts = torch.diff(ends, prepend=torch.zeros_like(ends[:1]))
-    values = torch.where(x == replace_from, replace_to, x).to(x.dtype)
-    return values.repeat_interleave(counts.long())
+MENDS_IT, REPLACES_FIRST = [0.8, 0.8, 1, 1, 1, 2.7], [0, 0, 1, 1, 1, 2]
 
 
 def _of_nobody(
@@ -28,21 +21,27 @@ def _of_nobody(
     return len(got) == len(want) and any(value not in known for value in got[1:])
 
 
-VALUES, ROWS = "torch.where(x == replace_from, replace_to, x)", "values.repeat_interleave(counts.long())"
-MISTAKES = {
-    "nothing-arrives": {ROWS: f"torch.zeros_like({ROWS})"},
-    "other-kind-of-number": {".to(x.dtype)": ".float()"},
-    "nothing-replaced": {VALUES: "x"},
-    "always-replaced": {VALUES: "torch.full_like(x, replace_to)"},
-    "ends-as-lengths": {"counts.long()": "ends.long()"},
-    "one-row-late": {ROWS: "values[torch.bucketize(torch.arange(int(ends[-1])), ends.long())]"},
-    # Cut off, or rounded.
-    "no-whole-numbers": (
-        {"values =": "x = x.long().to(x.dtype)\n    values ="},
-        {"values =": "x = x.round()\n    values ="},
-    ),
-    "numbers-of-nobody": When(_of_nobody),
-}
+REPLACED = "torch.where(x == replace_from, replace_to, x).to(x.dtype)"
+ROWS, VALUES = "values.repeat_interleave(num_tokens)", "    values = "
+LAB = Solution(
+    "p4d2_temperature_from_nowhere",
+    expand_batch_to_tokens={
+        "nothing-arrives": {ROWS: f"torch.zeros_like({ROWS})"},
+        "other-kind-of-number": {".to(x.dtype)": ".float()"},
+        "nothing-replaced": {REPLACED: "x"},
+        "always-replaced": {REPLACED: "torch.full_like(x, replace_to)"},
+        "ends-as-lengths": {ROWS: "values.repeat_interleave(cu_num_tokens)"},
+        "one-row-late": {
+            ROWS: "values[torch.bucketize(torch.arange(int(cu_num_tokens[-1])), cu_num_tokens)]"
+        },
+        "no-whole-numbers": (  # cut off, or rounded
+            {VALUES: f"    x = x.long().to(x.dtype)\n{VALUES}"},
+            {VALUES: f"    x = x.round()\n{VALUES}"},
+        ),
+        "numbers-of-nobody": When(_of_nobody),
+    },
+    colleague={},
+)
 
 
 def _with_kind(result: Any) -> list:
@@ -67,14 +66,7 @@ CASES = [
 
 
 def grade_temperature(expand_batch_to_tokens: Callable, colleague: Any) -> str:
-    def as_call(x, ends, replace_from=0, replace_to=0):
-        kind = str(x.dtype).removeprefix("torch.")
-        values = show([round(value, 4) for value in x.tolist()])
-        return f"x = {values} ({kind}), cu_num_tokens = {ends.tolist()}, {replace_from} becomes {replace_to}"
-
-    judge(
-        expand_batch_to_tokens, CASES, _expand, slips(_expand, MISTAKES), SAYS, show=as_call, clean=_with_kind
-    )  # fmt: skip
+    LAB.judge("expand_batch_to_tokens", expand_batch_to_tokens, CASES, clean=_with_kind)
     _the_colleague(colleague)
     return f"{len(CASES)} steps: temperatures, top-p and top-k, with and without drafts."
 
@@ -86,18 +78,12 @@ def _the_colleague(numbers: Any) -> None:
     except (TypeError, ValueError):
         says = "A list of six temperatures is asked for."
         raise NotYet("wrong-type", says, "colleague", repr(numbers), "[...]") from None
-    if given == COLLEAGUE:
+    if given == LAB.answers["colleague"]:
         return
-    exact = torch.tensor([0.8, 1.0, 2.7]).repeat_interleave(torch.tensor([2, 3, 1])).tolist()
-    if len(given) == 6 and torch.allclose(torch.tensor(given), torch.tensor(exact)):
+    diagnosis = "colleague-replaces-first" if given == REPLACES_FIRST else "colleague-other"
+    if len(given) == 6 and torch.allclose(torch.tensor(given), torch.tensor(MENDS_IT)):
         diagnosis = "colleague-mends-it"
-    elif given == [0, 0, 1, 1, 1, 2]:
-        diagnosis = "colleague-replaces-first"
-    else:
-        diagnosis = "colleague-other"
-    raise SAYS.no(diagnosis, "colleague", show(given), "other numbers")
+    raise LAB.says().no(diagnosis, "colleague", show(given), "six other numbers")
 
 
-EXERCISES = [
-    Exercise("p4d2_temperature_from_nowhere", ("expand_batch_to_tokens", "colleague"), grade_temperature),
-]
+EXERCISES = [LAB.exercise(grade_temperature)]

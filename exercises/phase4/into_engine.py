@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from exercises.grading import NotYet
 from exercises.judging import engine_runs
 from exercises.judging.engine_runs import refuse, tales
-from exercises.judging.side_by_side import passed, speed
+from exercises.judging.side_by_side import passed
 from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import (
@@ -111,10 +111,10 @@ def side_by_side(
     num_blocks: int,
     block_size: int = 4,
     prompts: Sequence[str] = PROMPTS,
-) -> str:
+) -> None:
     """The engine with the learner's step and with the course's scheduler, both without prefix caching.
 
-    Prints tokens and speed; refuses where steps or tokens differ. Returns the first answer.
+    Prints tokens, speed and the first answer; refuses where steps or tokens differ.
     """
 
     def manager() -> BlockManager:
@@ -130,17 +130,15 @@ def side_by_side(
         if a != b:
             says = "In the engine your part decides another step than the course's scheduler does."
             refuse(NotYet("other-steps", says, f"step {i + 1} of the engine, {{request: tokens}}", a, b))
-    if mine.tokens != course.tokens or len(mine.steps) != len(course.steps):
-        says = "With your part the engine writes other tokens than with the course's."
-        refuse(NotYet("other-tokens", says, f"{len(prompts)} prompts", mine.tokens, course.tokens))
-    count, preemptions = sum(map(len, mine.tokens)), mine.engine.core.stats.num_preemptions
-    print(
-        f"{count} tokens in {len(mine.steps)} steps, the same ones with your part and with the course's own."
-    )
-    largest = max(sum(step.values()) for step in mine.steps)
-    print(f"Preemptions: {preemptions}. Most tokens in one step: {largest}.")
-    print(speed(mine.seconds, course.seconds))
-    return mine.text
+    pairs = [
+        {
+            "steps": len(run.steps),
+            "preemptions": run.engine.core.stats.num_preemptions,
+            "most tokens in one step": max(sum(step.values()) for step in run.steps),
+        }
+        for run in (mine, course)
+    ]
+    engine_runs.compare(mine, course, *((what, a, pairs[1][what]) for what, a in pairs[0].items()))
 
 
 # ---------------------------------------------------------------------- one by one
@@ -150,14 +148,14 @@ def budget_in_the_engine(share_budget: Callable) -> None:
     """Exercise 4.1: three seats for four prompts, 16 tokens a step, memory for all."""
     passed("p4e1_one_step", share_budget)
     config = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=3)
-    print("\n" + side_by_side(step_of_plan(share_budget), config, 200))
+    side_by_side(step_of_plan(share_budget), config, 200)
 
 
 def preemption_in_the_engine(step: Callable) -> None:
     """Exercise 4.2: a cache that is too small for four answers at once."""
     passed("p4e2_preemption", step)
     config = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=4)
-    print("\n" + side_by_side(step, config, 22))
+    side_by_side(step, config, 22)
 
 
 def chunks_in_the_engine(tokens_now: Callable, admit: Callable) -> None:
@@ -182,8 +180,7 @@ def chunks_in_the_engine(tokens_now: Callable, admit: Callable) -> None:
     for threshold in (0, 16):
         print(f"--- {f'threshold {threshold}' if threshold else 'no threshold'}")
         config = SchedulerConfig(max_num_batched_tokens=512, long_prefill_token_threshold=threshold)
-        text = side_by_side(step_with(threshold), config, 200, 16, prompts)
-    print("\n" + text)
+        side_by_side(step_with(threshold), config, 200, 16, prompts)
 
 
 def predict_the_engine(static: Callable, continuous: Callable) -> None:

@@ -74,8 +74,6 @@ symptom(Runner)
 # %% tags=["check"]
 check("p5d1_words_of_the_departed", Runner, cause)
 # %% [markdown]
-# Stuck? Run `hint("p5d1_words_of_the_departed")`, and again after your next try.
-#
 # This course's own `fill` is in `phase5_real_gpu/kernels/gpu_runner.py`. Padding has slot -1 there, and `write_kv_kernel` stores no such row. SGLang
 # gives padding slot 0, which is kept free for it. Either is right, as long as both sides mean the same by it: in vLLM's issue 43810
 # (https://github.com/vllm-project/vllm/issues/43810) the padding has slot -1, and one of the caches is written by an

@@ -82,8 +82,6 @@ symptom(Loader)
 # %% tags=["check"]
 check("p5d2_blocks_still_written", Loader, cause)
 # %% [markdown]
-# Stuck? Run `hint("p5d2_blocks_still_written")`, and again after your next try.
-#
 # The first version of vLLM's repair held the blocks of everybody who was aborted in that state. The review found what that loses: if the transfer has
 # arrived and the scheduler has not looked at it yet, nobody will ever say again that it has. The course's own is `RemoteKVs.release` in
 # `phase4_scheduler/features/kv_transfer/scheduler.py`. And a transfer whose end is never reported, because the other side was aborted as well, keeps

@@ -136,8 +136,6 @@ def paged_decode(
 # %% tags=["check"]
 check("p5e1_paged_decode", paged_decode)
 # %% [markdown]
-# Stuck? Run `hint("p5e1_paged_decode")`, and again after your next try.
-#
 # ## Into the engine
 #
 # Every decode step of every layer goes through your kernel. In the interpreter that takes a while, so the answers are short.

@@ -54,8 +54,6 @@ def merge(outs: Tensor, log_sums: Tensor) -> tuple[Tensor, Tensor]:
 # %% tags=["check"]
 check("p5e2_merge_splits", merge)
 # %% [markdown]
-# Stuck? Run `hint("p5e2_merge_splits")`, and again after your next try.
-#
 # ## Into the engine
 #
 # Every context is now cut into parts of 8 tokens, and your function merges them: for every new token, layer and head. The requests differ in

@@ -90,8 +90,6 @@ def look(walk) -> None:
 # %% tags=["check"]
 check("p5e3_page_ids", tile_places, walk)
 # %% [markdown]
-# Stuck? Run `hint("p5e3_page_ids")`, and again after your next try.
-#
 # The first load is waited for: nothing can be done before it. With pages loaded just in time, *every* tile waits here. In the course's kernel
 # this is the fourth rung of the ladder (`hoisted_kernel` in `phase5_real_gpu/ladder/ladder_kernels.py`).
 #

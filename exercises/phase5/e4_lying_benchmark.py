@@ -75,8 +75,6 @@ def what_is_wrong(record: Record, card: Card) -> str:
 # %% tags=["check"]
 check("p5e4_lying_benchmark", floor_us, what_is_wrong)
 # %% [markdown]
-# Stuck? Run `hint("p5e4_lying_benchmark")`, and again after your next try.
-#
 # ## On real records
 #
 # `phase5_real_gpu/reference/` holds what was measured on real machines, each figure with its floor, and `compare_to_reference.py` looks for the

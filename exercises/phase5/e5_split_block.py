@@ -79,8 +79,6 @@ def run(x: Tensor, mine: dict[str, Tensor], head_dim: int, attend: Callable, all
 # %% tags=["check"]
 check("p5e5_split_block", cut, run)
 # %% [markdown]
-# Stuck? Run `hint("p5e5_split_block")`, and again after your next try.
-#
 # ## Into a model
 #
 # A small Llama writes 16 tokens. Each of its blocks is computed by two ranks, with your functions; each rank has a cache of its own, for its

@@ -1,14 +1,14 @@
 """Grader of exercise 5.4: what is wrong with a benchmark, by its floor."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from exercises.grading import Diagnoses, Exercise, NotYet, guard, show
-from exercises.judging.judge import judge
-from exercises.phase5.benchmark_records import CARD, WORDS, Card, Record, kv_bytes, make_record
-
-SAYS = Diagnoses.of("p5e4_lying_benchmark")
+from exercises.grading import NotYet, guard, show
+from exercises.judging.judge import When
+from exercises.judging.solutions import Solution
+from exercises.phase5.benchmark_records import CARD, WORDS, Card, Record, make_record
 
 TOO_FAST = ("cache", "no wait", "no wait, small")
 PULLED_UP = ("compile", "outlier", "prefill")
@@ -17,28 +17,38 @@ KINDS = ("nothing", "slow", "no wait", "cache", "compile", "outlier", "prefill",
 ODD_CARD = Card(memory_gb_s=3350.0, cache_mb=60.0, cache_gb_s=9000.0)
 
 
-def right_floor(record: Record, card: Card) -> float:
-    return kv_bytes(_shape(record)) / card.memory_gb_s / 1e3
+KV_HEADS, NUMBERS = "record.num_kv_heads", "2 * record.requests * record.context_len"
+GB_S = "(card.memory_gb_s * 1e3)"
+FLOOR = f"numbers * record.itemsize / {GB_S}"
+EXERCISE = Solution(
+    "p5e4_lying_benchmark",
+    floor_us={
+        "floor-counts-query-heads": {KV_HEADS: "record.num_heads"},
+        "floor-forgets-values": {NUMBERS: "record.requests * record.context_len"},
+        "floor-of-one-request": {NUMBERS: "2 * record.context_len"},
+        "floor-forgets-itemsize": {"numbers * record.itemsize": "numbers"},
+        "floor-of-the-new-token": {NUMBERS: "2 * record.requests"},
+        "floor-of-the-cache": {"card.memory_gb_s": "card.cache_gb_s"},
+        "floor-by-the-author": (
+            {FLOOR: "numbers * record.itemsize / (record.says_gb_s * 1e3)"},
+            {FLOOR: "record.says_us"},
+            {FLOOR: "min(record.repeats_us)"},
+        ),
+        "floor-upside-down": (
+            {FLOOR: f"{GB_S} / (numbers * record.itemsize)"},
+            When(lambda got, want, *_: _is_power_of_ten(got * want)),
+        ),
+        "floor-units": (
+            {FLOOR: "numbers * record.itemsize / (card.memory_gb_s * 1e6)"},
+            When(lambda got, want, *_: _is_power_of_ten(got / want)),
+        ),
+    },
+    what_is_wrong={},
+)
 
 
-def _shape(r: Record) -> tuple[int, ...]:
-    return r.requests, r.context_len, r.num_heads, r.num_kv_heads, r.head_dim, r.itemsize
-
-
-def wrong_floors(r: Record, card: Card) -> dict[str, list[float]]:
-    """What each mistake gives."""
-    right = right_floor(r, card)
-    return {
-        "floor-counts-query-heads": [right * r.num_heads / r.num_kv_heads],
-        "floor-forgets-values": [right / 2],
-        "floor-of-one-request": [right / r.requests],
-        "floor-forgets-itemsize": [right / r.itemsize],
-        "floor-of-the-new-token": [right / r.context_len],
-        "floor-of-the-cache": [right * card.memory_gb_s / card.cache_gb_s],
-        "floor-by-the-author": [right * card.memory_gb_s / r.says_gb_s, r.says_us, min(r.repeats_us)],
-        "floor-upside-down": [10.0**n / right for n in range(-6, 10)],
-        "floor-units": [right * 10.0**n for n in range(-12, 13) if n],
-    }
+def _is_power_of_ten(x: float) -> bool:
+    return x > 0 and abs(math.log10(x) - round(math.log10(x))) < 1e-4
 
 
 def grade_benchmark(
@@ -61,21 +71,12 @@ def _floors(floor_us: Callable[[Record, Card], float]) -> None:
     kinds = ("bytes", "slow", "cache", "nothing", "launch")
     records = [make_record(kind, seed)[0] for seed, kind in enumerate(kinds)]
     shape = dict(requests=3, context_len=700, num_heads=28, num_kv_heads=4, head_dim=96, itemsize=4)
-    tries = [(r, card) for card in (CARD, ODD_CARD) for r in [replace(records[0], **shape), *records]]
-    ways = {
-        mistake: tuple(lambda r, card, m=mistake, i=i: wrong_floors(r, card)[m][i] for i in range(len(known)))
-        for mistake, known in wrong_floors(*tries[0]).items()
-    }
-    judge(
+    EXERCISE.judge(
+        "floor_us",
         floor_us,
-        tries,
-        right_floor,
-        ways,
-        SAYS,
+        [(r, card) for card in (CARD, ODD_CARD) for r in [replace(records[0], **shape), *records]],
         show=lambda r, card: f"floor_us of {_size(r)}; memory reads {card.memory_gb_s:,.0f} GB/s",
         tolerance=1e-3,
-        present=lambda got, want: (f"{got:,.6g} us", f"{want:,.6g} us"),
-        otherwise="This is not bytes divided by bandwidth.",
     )
 
 
@@ -89,7 +90,7 @@ def _size(r: Record) -> str:
 def _ask(
     what_is_wrong: Callable[[Record, Card], Any], record: Record, card: Card, kind: str, word: str
 ) -> None:
-    floor = right_floor(record, card)
+    floor = EXERCISE.answers["floor_us"](record, card)
     limits = (
         f"reads {card.memory_gb_s:,.0f} GB/s, L2 cache {card.cache_mb:.0f} MB and {card.cache_gb_s:,.0f} GB/s"
     )
@@ -108,7 +109,7 @@ def _ask(
         elsewhere = guard(what_is_wrong, make_record(kind, 0)[0], card, tried=tried)
         if guard(what_is_wrong, record, CARD, tried=tried) == got and elsewhere == make_record(kind, 0)[1]:
             diagnosis = "card-built-in"
-    raise SAYS.no(diagnosis, tried, repr(got), repr(word))
+    raise EXERCISE.says().no(diagnosis, tried, repr(got), repr(word))
 
 
 def diagnosis_of(kind: str, got: str) -> str:
@@ -136,6 +137,4 @@ def diagnosis_of(kind: str, got: str) -> str:
     return "honest-called-a-liar"
 
 
-EXERCISES = [
-    Exercise("p5e4_lying_benchmark", ("floor_us", "what_is_wrong"), grade_benchmark),
-]
+EXERCISES = [EXERCISE.exercise(grade_benchmark)]

@@ -94,7 +94,10 @@ def build_solution(path: Path) -> nbformat.NotebookNode:
 def _build(path: Path, solved: bool) -> nbformat.NotebookNode:
     nb = read_source(path, name_of(path))
     found = started = False
-    for cell in nb.cells:
+    for before, cell in zip([nb.cells[0], *nb.cells], nb.cells):
+        if cell.cell_type == "markdown" and "check" in before.metadata.get("tags", ()):
+            stuck = f'Stuck? Run `hint("{name_of(path)}")`, and again after your next try.'
+            cell.source = f"{stuck}\n\n{cell.source}"
         if cell.cell_type == "code":
             try:
                 both = cut(cell.source)

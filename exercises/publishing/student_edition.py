@@ -1,8 +1,8 @@
 """`make student`: the course without the solutions, in a new folder, to be given to a class.
 
 Left out: the solved notebooks, the solutions in the sources of the exercises (so the fourth hint says to ask), and the tests with their
-right and wrong answers. What remains can be found by a determined learner: the course's own parts, the graders, and the parts of
-`my_engine` that are not written yet.
+right and wrong answers. What remains can be found by a determined learner: the course's own parts, the solutions that the
+graders compare with (one compressed file), and the parts of `my_engine` that are not written yet.
 """
 
 import shutil
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from exercises.judging.sources import all_sources, cut
+from exercises.judging.sources import all_sources, cut, pack_solutions
 from labkit.errors import LabError
 from labkit.paths import ROOT
 from labkit.terminal import run
@@ -43,6 +43,7 @@ def write_edition(folder: Path) -> int:
         shutil.copy2(ROOT / name, target)
         if name in sources:
             target.write_text(cut(target.read_text(encoding="utf-8")).student + "\n", encoding="utf-8")
+    pack_solutions(folder)
     return len(kept)
 
 

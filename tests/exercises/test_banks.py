@@ -1,7 +1,8 @@
-"""The graders, tried with answers that learners give: answers/<exercise>.py holds right ones and wrong ones.
+"""The graders, tried with answers that learners give: every mistake that a grader knows, made in the solution, has to get its
+diagnosis, and no other. answers/<exercise>.py holds right answers, and wrong ones that no slip in the solution gives.
 
     RIGHT = [answer, ...]                  # at least one that is written otherwise than the solution
-    WRONG = {"diagnosis-id": answer, ...}  # at least four, each with the diagnosis that it must get
+    WRONG = {"diagnosis-id": answer, ...}  # each with the diagnosis that it must get
     WRONG = {"diagnosis-id": [answer, answer], ...}   # if several get the same one
 
 An answer is what `check` gets after the name: one thing, or a tuple where an exercise asks for several. A dictionary is
@@ -11,7 +12,7 @@ the solution with slips in it: {what stands there: what the learner wrote}, or {
 import ast
 import re
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from types import FunctionType
@@ -65,13 +66,22 @@ def crashing(right: Any) -> Any:
     return misspells if isinstance(right, FunctionType) else right
 
 
+def of_a_learner(wrong: Any) -> Any:
+    """A slip's text, or a wrong answer in a grader as if it stood in a notebook."""
+    if isinstance(wrong, type):
+        return type(wrong.__name__, (wrong,), {"__module__": "a notebook"})
+    return partial(wrong) if callable(wrong) else wrong
+
+
 @cache
 def wrong_ones(name: str) -> list[tuple[str, tuple[Any, ...]]]:
-    """(the diagnosis, the answer): those of the bank, and one that crashes."""
-    listed = bank_of(name).WRONG.items()
+    """(the diagnosis, the answer): the mistakes that the grader knows, those of the bank, and one that crashes."""
+    listed = getattr(bank_of(name), "WRONG", {}).items()
     found = [(told, one) for told, some in listed for one in (some if isinstance(some, list) else [some])]
     right = right_ones(name)[0]
     crash = [("raises", crashing(right))] if crashing(right) != right else []
+    for told, slip in find(name).mistakes():
+        found.append((told, {part: of_a_learner(wrong) for part, wrong in slip.items()}))
     return [(told, answers_of(name, one)) for told, one in found] + crash
 
 
@@ -121,7 +131,7 @@ def test_an_exercise_is_whole(name):
     assert exercise.asks and len(exercise.hints) == 3 and all(h.strip() for h in exercise.hints)
     assert (BANKS / f"{name}.py").is_file(), "a bank of answers is missing"
     assert len(right_ones(name)) >= 2
-    assert len(set(bank_of(name).WRONG) - OF_THE_FRAMEWORK) >= 4
+    assert len({diagnosis for diagnosis, _ in wrong_ones(name)} - OF_THE_FRAMEWORK) >= 4
 
 
 # ------------------------------------------------------------------ answers

@@ -33,18 +33,6 @@ class HoldsBackReplacement:
         return self.data.decode("utf-8", "replace")[self.shown :]
 
 
-class OneLate:
-    def __init__(self):
-        self.decoder, self.held = codecs.getincrementaldecoder("utf-8")("replace"), ""
-
-    def push(self, token):
-        out, self.held = self.held, self.decoder.decode(token)
-        return out
-
-    def finish(self):
-        return self.held + self.decoder.decode(b"", True)
-
-
 class LongestPrefix:
     """Up to three bytes at the end may wait. If that does not help, all is replaced, the last bytes included."""
 
@@ -68,10 +56,7 @@ class LongestPrefix:
         return self.waiting.decode("utf-8", errors="replace")
 
 
-BEGINNING = 'data, text = self.waiting + token, ""'
-ODD = 'text += "\\ufffd"'
-CERTAIN = 'text += data[: error.start].decode("utf-8")'
-WAITS = 'error.reason == "unexpected end of data"'
+BEGINNING, ODD = 'data, text = self.waiting + token, ""', 'text += "\\ufffd"'
 RIGHT = [Incremental, HoldsBackReplacement]
 WRONG = {
     "stream-swallows-after-odd-bytes": [
@@ -86,16 +71,4 @@ WRONG = {
         '"replace"': '"backslashreplace"',
     },
     "stream-half-characters": {BEGINNING: 'return token.decode("utf-8", errors="replace")'},
-    "stream-loses-characters": {BEGINNING: 'return token.decode("utf-8", errors="ignore")'},
-    "stream-shows-again": {
-        BEGINNING: 'self.waiting += token\n        return self.waiting.decode("utf-8", errors="ignore")',
-        'rest.decode("utf-8", errors="replace")': '""',
-    },
-    "stream-a-token-late": OneLate,
-    "stream-end-forgotten": {'rest.decode("utf-8", errors="replace")': '""'},
-    "stream-all-or-nothing": {CERTAIN: 'self.waiting = data\n                return ""'},
-    "stream-users-share": {"self.waiting": "Streamer.waiting"},
-    "stream-waits-for-ever": [{WAITS: "True"}, {WAITS: 'error.reason != "invalid start byte"'}],
-    "stream-drops-odd-bytes": {ODD: "pass", '"replace"': '"ignore"'},
-    "stream-no-text": {"return text": "return text or None"},
 }

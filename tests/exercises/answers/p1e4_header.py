@@ -23,29 +23,4 @@ def right_with_view(data):
     return found
 
 
-PLACES = "start + first, start + end)"
-TOO_LONG = "if start > len(data):"
-IS_METADATA = 'name == "__metadata__"'
-IS_INSIDE = "0 <= first <= end <= len(data) - start"
 RIGHT = [right_with_view]
-WRONG = {
-    "header-big-endian": [{'"<Q"': '">Q"'}, {'"<Q"': '">Q"', TOO_LONG: "if False:"}],
-    "header-forgot-the-eight": {PLACES: "length + first, length + end)"},
-    "header-offsets-from-the-data": {PLACES: "first, end)"},
-    "header-length-only-skipped": {PLACES: "8 + first, 8 + end)"},
-    "header-metadata-is-no-tensor": [
-        {IS_METADATA: "False"},
-        {
-            IS_METADATA: "False",
-            'entry["data_offsets"]': 'entry.get("data_offsets", (0, 0))',
-            'entry["dtype"], entry["shape"]': 'entry.get("dtype"), entry.get("shape", [])',
-        },
-    ],
-    "header-believes-the-length": [
-        {"len(data) < 8": "False", TOO_LONG: "if False:"},
-        {'"<Q", data[:8]': '"<I", data[:4]'},
-        {TOO_LONG: "if start > len(data) + 1:"},
-        {"len(data) < 8": "len(data) < 7"},
-    ],
-    "header-believes-the-offsets": [{IS_INSIDE: "True"}, {"0 <= first": "-7 <= first"}],
-}

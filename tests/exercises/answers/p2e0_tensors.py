@@ -21,21 +21,3 @@ RIGHT = [
     {SOFTMAX: "(table @ hidden.T).softmax(dim=0).T"},
     {SOFTMAX: 'torch.einsum("nd,vd->nv", hidden, table).log_softmax(1).exp()'},
 ]
-WRONG = {
-    "tensor-no-softmax": {SOFTMAX: "hidden @ table.T"},
-    "tensor-softmax-over-tokens": {"dim=-1": "dim=0"},
-    "tensor-softmax-over-all": {SOFTMAX: "torch.exp(hidden @ table.T) / torch.exp(hidden @ table.T).sum()"},
-    "tensor-turned": [
-        {SOFTMAX: "torch.softmax(table @ hidden.T, dim=0)"},
-        {SOFTMAX: "torch.softmax(table @ hidden.T, dim=1)"},
-    ],
-    "tensor-not-transposed": {"table.T": "table"},
-    "tensor-only-the-last": [{"hidden @": "hidden[-1:] @"}, {"hidden @": "hidden[-1] @"}],
-    "tensor-shares-of-scores": {SOFTMAX: "(scores := hidden @ table.T) / scores.sum(1, keepdim=True)"},
-    "tensor-likeliest": {SOFTMAX: f"{SOFTMAX}.argmax(dim=1)"},
-    "tensor-scaled": {"hidden @ table.T": "hidden @ table.T / table.shape[1] ** 0.5"},
-    "tensor-logarithms": {"torch.softmax": "torch.log_softmax"},
-    "tensor-overflows": {
-        SOFTMAX: "(powers := torch.exp(hidden @ table.T)) / powers.sum(dim=-1, keepdim=True)"
-    },
-}

@@ -12,30 +12,14 @@ def in_loops(num_queries, num_keys):
     return table
 
 
-def last_rows(num_queries, num_keys):
-    """The mask of all tokens, of which the last rows are wanted."""
-    everything = ~torch.triu(torch.ones(num_keys, num_keys), diagonal=1).bool()
-    return everything[-num_queries:]
-
-
 def old_then_new(num_queries, num_keys):
     old = torch.ones(num_queries, num_keys - num_queries) > 0
     return torch.cat([old, torch.ones(num_queries, num_queries).tril() > 0], dim=-1)
 
 
 SEEN = "torch.arange(num_keys)[None, :] <= positions[:, None]"
-RIGHT = [in_loops, last_rows, old_then_new]
+RIGHT = [in_loops, old_then_new]
 WRONG = {
-    "mask-blind-to-itself": {"<=": "<"},
-    "mask-sees-the-next": {"positions[:, None]": "positions[:, None] + 1"},
-    "mask-top-left": {"(num_keys - num_queries, num_keys)": "(num_queries)"},
-    "mask-upside-down": {"<=": ">"},  # True where attention is forbidden, as in torch.nn.MultiheadAttention
-    "mask-looks-ahead": {"<=": ">="},
-    "mask-turned": {"[None, :] <= positions[:, None]": "[:, None] <= positions[None, :]"},
-    "mask-forgets-old-keys": {SEEN: "torch.ones(num_queries, num_queries, dtype=torch.bool).tril()"},
-    "mask-hides-old-keys": {SEEN: f"({SEEN}) & (torch.arange(num_keys) >= num_keys - num_queries)"},
-    "mask-of-all-tokens": {SEEN: "torch.ones(num_keys, num_keys).tril().bool()"},
-    "mask-sees-all": {SEEN: "torch.full((num_queries, num_keys), True)"},
     "mask-not-bool": [
         {SEEN: f"({SEEN}).float()"},
         {SEEN: f'torch.zeros(num_queries, num_keys).masked_fill(~({SEEN}), float("-inf"))'},

@@ -14,34 +14,9 @@ def free_by_times(bytes_per_parameter, bandwidth, rate):
     return (1e9 * bytes_per_parameter / bandwidth) / (2 * 1e9 / rate)
 
 
-SLOWER = "max(computing, fetching)"
-BYTES = "num_parameters * bytes_per_parameter"
-FREE = "bytes_per_parameter * rate / (2 * bandwidth)"
 RIGHT = [(seconds_by_cases, free_by_times)]
-WRONG = {
-    "roofline-adds": {SLOWER: "computing + fetching"},
-    "roofline-takes-the-faster": [
-        {SLOWER: "min(computing, fetching)"},
-        {
-            SLOWER: "computing if 1.5 * computing > fetching else fetching"
-        },  # goes over to arithmetic too early
-    ],
-    "roofline-one-operation": {"2 * num_parameters": "num_parameters"},
-    "roofline-weights-for-each-token": {BYTES: f"num_tokens * {BYTES}"},
-    "roofline-bytes-forgotten": {BYTES: "num_parameters"},
-    "roofline-bits": {BYTES: f"8 * {BYTES}"},
-    "roofline-milliseconds": {SLOWER: f"1e3 * {SLOWER}"},
-    "roofline-only-memory": {SLOWER: "fetching"},
-    "roofline-only-arithmetic": {SLOWER: "computing"},
-    "roofline-one-token": {" * num_tokens": ""},
-    "roofline-exchanged": {
-        "num_tokens / rate": "num_tokens / bandwidth",
-        f"{BYTES} / bandwidth": f"{BYTES} / rate",
-    },
-    "free-tokens-without-two": {"(2 * bandwidth)": "bandwidth"},
-    "free-tokens-bytes-forgotten": {FREE: "rate / (2 * bandwidth)"},
-    "free-tokens-only-ridge": {FREE: "rate / bandwidth"},
-    "free-tokens-bits": {FREE: f"8 * {FREE}"},
-    "free-tokens-upside-down": {FREE: "2 * bandwidth / rate / bytes_per_parameter"},
-    "free-tokens-rounded": [{FREE: f"int({FREE})"}, {FREE: f"{FREE} // 1"}],
+WRONG = {  # goes over to arithmetic too early
+    "roofline-takes-the-faster": {
+        "max(computing, fetching)": "computing if 1.5 * computing > fetching else fetching"
+    }
 }

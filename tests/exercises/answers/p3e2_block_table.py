@@ -1,12 +1,5 @@
 """Answers to exercise 3.2 that learners give."""
 
-import numpy as np
-
-
-def with_numpy(block_table, first, num_tokens, block_size):
-    place = np.arange(first, first + num_tokens)
-    return (np.array(block_table)[place // block_size] * block_size + place % block_size).tolist()
-
 
 def all_slots_then_cut(block_table, first, num_tokens, block_size):
     everything = [block * block_size + i for block in block_table for i in range(block_size)]
@@ -23,17 +16,8 @@ def one_by_one(block_table, first, num_tokens, block_size):
 
 
 TOKENS = "range(first, first + num_tokens)"
-RIGHT = [with_numpy, all_slots_then_cut, one_by_one]
+RIGHT = [all_slots_then_cut, one_by_one]
 WRONG = {
-    "logical-as-physical": {"block_table[token // block_size]": "token // block_size"},
-    "block-id-not-multiplied": {"physical * block_size": "physical"},
-    "starts-at-token-zero": {TOKENS: "range(num_tokens)"},
-    "runs-on-past-the-block": {"return found": "return list(range(found[0], found[0] + num_tokens))"},
-    "quotient-and-rest-swapped": {
-        "token // block_size": "token % block_size",
-        "+ token % block_size": "+ token // block_size",
-    },
-    "one-token-late": {TOKENS: "range(first + 1, first + num_tokens + 1)"},
     # The engine's block size, written down as a number.
     "block-size-fixed": [
         {"// block_size": "// 16", "* block_size": "* 16", "% block_size": "% 16"},

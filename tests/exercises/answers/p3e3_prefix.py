@@ -34,22 +34,4 @@ def find_and_drop(tokens, size, cached):
     return tuple(found)
 
 
-ENDS = "range(block_size, len(token_ids) + 1, block_size)"
-TOKENS = "token_ids[end - block_size : end]"
 RIGHT = [(names_of_beginnings, find_with_while), (names_one_by_one, find_and_drop)]
-WRONG = {
-    "hash-without-parent": {"hash_block(parent,": 'hash_block(b"",'},
-    "partial-block-named": [
-        {ENDS: "range(block_size, len(token_ids) + block_size, block_size)"},
-        {ENDS: "range(block_size, len(token_ids) + 2, block_size)"},  # if one is lacking
-    ],
-    "parent-is-not-the-block-before": {"hash_block(parent,": 'hash_block(names[0] if names else b"",'},
-    "order-lost": {TOKENS: f"[sum({TOKENS})]"},
-    "tokens-run-together": {f"hash_block(parent, {TOKENS})": '"".join(map(str, token_ids[:end])).encode()'},
-    "nothing-left-to-compute": {"token_ids[:-1]": "token_ids"},
-    "goes-on-after-a-miss": {"break": "continue"},
-    "last-block-given-away": {
-        "(token_ids[:-1], block_size)": "(token_ids, block_size)[: len(token_ids) // block_size - 1]"
-    },
-    "names-in-place-of-blocks": {"cached[name]": "name"},
-}

@@ -31,21 +31,11 @@ def with_the_bug(x, cu_num_tokens, replace_from=0, replace_to=0):
     return expanded_x
 
 
-def right_numbers_of_requests(x, cu_num_tokens, replace_from=0, replace_to=0):
-    """The kernel expands what it can: whole numbers, here the number of each request."""
-    owner = torch.zeros(int(cu_num_tokens[-1]), dtype=torch.int64)
-    expand_kernel(owner, torch.arange(len(x)), cu_num_tokens.long(), -1, -1)
-    return x.masked_fill(x == replace_from, replace_to)[owner]
-
-
 OWN_MEMORY = "used_memory(int(cu_num_tokens[-1]), x.dtype)"
-REPLACED = "torch.where(x == replace_from, replace_to, x).to(x.dtype)"
-ROWS = "values.repeat_interleave(num_tokens)"
 SAID = "colleague = [1, 1, 1, 1, 1, 2]"
 RIGHT = [
     {"expand_batch_to_tokens": right_row_by_row, SAID: "colleague = (1.0, 1.0, 1.0, 1.0, 1.0, 2.0)"},
     {"expand_batch_to_tokens": right_into_the_memory, SAID: "colleague = torch.tensor([1, 1, 1, 1, 1, 2])"},
-    {"expand_batch_to_tokens": right_numbers_of_requests},
 ]
 WRONG = {
     "numbers-of-nobody": {"expand_batch_to_tokens": with_the_bug},
@@ -54,28 +44,23 @@ WRONG = {
             with_the_bug, {OWN_MEMORY: "torch.zeros(int(cu_num_tokens[-1]), dtype=x.dtype)"}
         )
     },
-    "no-whole-numbers": [
-        {
-            "expand_batch_to_tokens": changed(
-                with_the_bug,
-                {
-                    "expand_kernel(expanded_x.long(),": "copy = expanded_x.long()\n    expand_kernel(copy,",
-                    "return expanded_x": "return expanded_x.copy_(copy)",
-                },
-            )
-        },
-        {"    values = ": "    x = x.round()\n    values = "},
-    ],
-    "other-kind-of-number": {".to(x.dtype)": ".float()"},
-    "nothing-replaced": {REPLACED: "x"},
-    "always-replaced": {REPLACED: "torch.full_like(x, replace_to)"},
-    "ends-as-lengths": {ROWS: "values.repeat_interleave(cu_num_tokens)"},
-    "one-row-late": {
-        ROWS: "values[torch.bucketize(torch.arange(int(cu_num_tokens[-1])), cu_num_tokens)]",
+    "no-whole-numbers": {
+        "expand_batch_to_tokens": changed(
+            with_the_bug,
+            {
+                "expand_kernel(expanded_x.long(),": "copy = expanded_x.long()\n    expand_kernel(copy,",
+                "return expanded_x": "return expanded_x.copy_(copy)",
+            },
+        )
     },
-    "changes-its-input": {f"values = {REPLACED}": "values = x\n    values[x == replace_from] = replace_to"},
+    "changes-its-input": {
+        "values = torch.where(x == replace_from, replace_to, x).to(x.dtype)": "values = x\n    values[x == replace_from] = replace_to"
+    },
     "raises": {"expand_batch_to_tokens": changed(with_the_bug, {".long()": ""})},
-    "wrong-type": [{ROWS: f"{ROWS}.tolist()"}, {SAID: "colleague = 2.7"}],
+    "wrong-type": [
+        {"values.repeat_interleave(num_tokens)": "values.repeat_interleave(num_tokens).tolist()"},
+        {SAID: "colleague = 2.7"},
+    ],
     "colleague-mends-it": {SAID: "colleague = [0.8, 0.8, 1, 1, 1, 2.7]"},
     "colleague-replaces-first": {SAID: "colleague = [0, 0, 1, 1, 1, 2]"},
     "colleague-other": [{SAID: "colleague = [1, 1, 1, 1, 1, 3]"}, {SAID: "colleague = [0, 0, 0, 0, 0, 2]"}],

@@ -42,24 +42,5 @@ class First:
         return chosen
 
 
-DROWNS = "loads[chosen] > min(loads) + self.slack"
-TOO_LITTLE = "known[chosen] * 2 < len(blocks)"
-LEAST = "loads.index(min(loads))"
-WRITTEN = "self.given[chosen].update(blocks)"
 RIGHT = [Owners]
-WRONG = {
-    "never-looks": {f"{TOO_LITTLE} or drowns": "True"},
-    "drowns": {" or drowns": ""},
-    "any-beginning-will-do": {TOO_LITTLE: "known[chosen] == 0"},
-    "more-than-half": {TOO_LITTLE: "known[chosen] * 2 <= len(blocks)"},
-    "slack-counts-as-drowning": {DROWNS: "loads[chosen] >= min(loads) + self.slack"},
-    "looks-at-the-highest": {DROWNS: "max(loads) > min(loads) + self.slack"},
-    "first-owner-only": First,
-    "forgets-the-overflow": {f"{DROWNS}\n": f"{DROWNS}\n        if drowns:\n            return {LEAST}\n"},
-    "writes-down-the-best": {
-        f"chosen = {LEAST}\n        {WRITTEN}": f"{WRITTEN}\n            return {LEAST}\n        {WRITTEN}"
-    },
-    "first-among-equals": {"(-known[replica], loads[replica])": "-known[replica]"},
-    "not-from-the-beginning": {"return i\n": "return len(self.given[replica].intersection(blocks))\n"},
-    "returns-nothing": {"return chosen": "pass"},
-}
+WRONG = {"first-owner-only": First, "returns-nothing": {"return chosen": "pass"}}

@@ -14,25 +14,12 @@ def right_admit_by_index(waiting, budget, threshold, alone, chunked):
     return plan
 
 
-THRESHOLD = "if threshold and not alone:"
-TOO_MUCH = "if n > budget and not chunked:"
 RIGHT = [(right_now_in_one, right_admit_by_index)]
 WRONG = {
     "wrong-result": [
-        {THRESHOLD: "if threshold > 1 and not alone:"},
+        {"if threshold and not alone:": "if threshold > 1 and not alone:"},
         {"if n == 0:": "if n == 0 or n == budget:"},  # never uses the budget up
     ],
-    "begins-anew": {" - request.num_computed_tokens": ""},
-    "threshold-for-one-alone": {THRESHOLD: "if threshold:"},
-    "threshold-of-nothing": {THRESHOLD: "if not alone:"},
-    "cuts-anyway": {TOO_MUCH: "if False:"},
-    "over-the-budget": {"return min(n, budget)": "return n"},
-    "threshold-only-with-chunks": {THRESHOLD: "if threshold and chunked and not alone:"},
-    "waits-before-the-threshold": {f"    {THRESHOLD}": f"    {TOO_MUCH}\n        return 0\n    {THRESHOLD}"},
-    "jumps-the-queue": {"break": "continue"},
-    "budget-per-request": {"        budget -= n\n": ""},
-    "parts-of-nothing": {"break": "pass"},
-    "one-at-a-time": {"in waiting:": "in waiting[:1]:"},
     "changes-its-input": {
         "in waiting:": "in list(waiting):",
         "budget -= n": "budget -= n\n        waiting.remove(request)",

@@ -37,22 +37,5 @@ def shortest(lengths, seats):
     return [steps[order.index(i)] for i in range(len(lengths))]
 
 
-ENDS = "clock += max(batch)"
-HANDED_OUT = "done += [clock] * len(batch)"
-SEAT, TAKEN = "free_after.index(min(free_after))", "free_after[seat] += length"
 RIGHT = [{"continuous": right_continuous}, (right_static_by_user, right_step_by_step)]
-WRONG = {
-    "hands-out-early": {HANDED_OUT: "done += [clock - max(batch) + n for n in batch]"},
-    "adds-up": {ENDS: "clock += sum(batch)"},
-    "clock-starts-anew": {ENDS: "clock = max(batch)"},
-    "first-of-the-batch": {ENDS: "clock += batch[0]"},
-    "waits-for-the-batch": {
-        "    for length in lengths:": """    for user, length in enumerate(lengths):
-        if user % seats == 0:
-            free_after = [max(free_after)] * seats"""
-    },
-    "seat-empty-for-a-step": {TAKEN: f"{TAKEN} + (free_after[seat] > 0)"},
-    "two-on-a-seat": {TAKEN: "free_after[seat] = max(free_after[seat] - 1, 0) + length"},
-    "shortest-first": {"continuous": shortest},
-    "fixed-seats": {SEAT: "len(done) % seats"},
-}
+WRONG = {"shortest-first": {"continuous": shortest}}

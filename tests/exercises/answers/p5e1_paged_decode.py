@@ -27,40 +27,6 @@ def a_token_at_a_time(
     tl.store(out + row * HEAD_DIM + dims, result)
 
 
-@triton.jit
-def divided_as_it_goes(
-    q, k_cache, v_cache, block_tables, context_lens, out, scale, table_stride, block_stride, token_stride, head_stride,
-    GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
-):  # fmt: skip
-    """Right: keeps a divided result and the logarithm of the sum; goes through the blocks from the last to the first."""
-    request, head = tl.program_id(0), tl.program_id(1)
-    row = request * tl.num_programs(1) + head
-    dims = tl.arange(0, HEAD_DIM)[None, :]
-    places = tl.arange(0, BLOCK_SIZE)[:, None]
-    query = tl.load(q + row * HEAD_DIM + dims)
-    n = tl.load(context_lens + request)
-    blocks = (n + BLOCK_SIZE - 1) // BLOCK_SIZE
-    result, log_sum = tl.zeros([1, HEAD_DIM], tl.float32), -1e30
-    for i in range(blocks):
-        logical = blocks - 1 - i
-        block = tl.load(block_tables + request * table_stride + logical)
-        block_stride = block_stride.to(tl.int64)
-        mask = places < n - logical * BLOCK_SIZE
-        at = block * block_stride + places * token_stride + (head // GROUP) * head_stride + dims
-        scores = tl.sum(tl.load(k_cache + at, mask=mask, other=0) * query * scale, axis=1)[:, None]
-        scores = tl.where(mask, scores, -1e30)
-        here = tl.max(scores)
-        weights = tl.where(mask, tl.exp(scores - here), 0.0)
-        sum_here = tl.sum(weights)
-        part = tl.sum(weights * tl.load(v_cache + at, mask=mask, other=0), axis=0)[None, :] / sum_here
-        log_here = here + tl.log(sum_here)
-        both = tl.maximum(log_sum, log_here)
-        both = both + tl.log(tl.exp(log_sum - both) + tl.exp(log_here - both))
-        result = result * tl.exp(log_sum - both) + part * tl.exp(log_here - both)
-        log_sum = both
-    tl.store(out + row * HEAD_DIM + dims, result)
-
-
 MASK = "mask=is_mine[:, None], other=0.0"
 NO_MASKS = {f", {MASK}": ""}
 NO_WHERE = {'        scores = tl.where(is_mine, scores, float("-inf"))\n': ""}
@@ -74,7 +40,7 @@ def no_kernel(
     out.copy_(q * scale)
 
 
-RIGHT = [a_token_at_a_time, divided_as_it_goes]
+RIGHT = [a_token_at_a_time]
 WRONG = {
     "unmasked-tail": {**NO_MASKS, **NO_WHERE},
     "masked-with-zero": [

@@ -47,41 +47,9 @@ def starts_with_the_second(load, fetch, context_len, block_size, tile):
         fetch(pages, offsets, valid)
 
 
-PAGE, VALID = "tokens // block_size", "tokens < context_len"
-FIRST_LOAD = "    pages = load(logical, valid)\n"
-NEXT_LOAD = "next_pages = load(next_logical, next_valid)"
-FETCH = "fetch(pages, offsets, valid)"
-MOVED_ON = "pages, offsets, valid = next_pages"
-# Each round loads its own pages, and fetches at once.
-JUST_IN_TIME = {
-    FIRST_LOAD: "",
-    NEXT_LOAD: "pages = load(logical, valid)",
-    MOVED_ON: "logical, offsets, valid = next_logical",
-}
 RIGHT = [(in_a_loop, walk_with_a_last_round)]
 WRONG = {
-    "tile-as-page": {PAGE: "np.full(tile, start // tile)"},
-    "one-page-for-the-tile": {PAGE: "np.full(tile, start // block_size)"},
-    "start-forgotten": {PAGE: "np.arange(tile) // block_size"},
-    "offset-in-the-tile": {"tokens % block_size": "np.arange(tile)"},
-    "offset-not-modulo": {"tokens % block_size": "tokens"},
-    "one-lane-too-many": {VALID: "tokens <= context_len"},
-    "whole-last-page": {VALID: "tokens // block_size <= (context_len - 1) // block_size"},
-    "valid-counts-lanes": {VALID: "np.arange(tile) < context_len"},
-    "all-valid": {VALID: "np.ones(tile, dtype=bool)"},
-    "not-three-arrays": {f", {VALID}": ""},
-    "just-in-time": JUST_IN_TIME,
-    # Loads the next tile's pages, forgets them, and loads them again.
-    "loaded-twice": {
-        **JUST_IN_TIME,
-        NEXT_LOAD: "pages = load(logical, valid)\n        load(next_logical, next_valid)",
-    },
-    "pages-of-the-next-tile": {FETCH: "fetch(next_pages, offsets, valid)"},
-    "pages-of-the-tile-before": {FIRST_LOAD: "    pages = np.zeros(tile, dtype=int)\n"},
-    "reads-beyond-the-table": {NEXT_LOAD: "next_pages = load(next_logical, valid)"},
+    "not-three-arrays": {", tokens < context_len": ""},
     "all-up-front": {"walk": everything_first},
-    "nothing-fetched": {FETCH: "pass"},
-    "last-tile-lost": {"range(0, context_len, tile)": "range(0, context_len // tile * tile, tile)"},
     "first-tile-lost": {"walk": starts_with_the_second},
-    "offsets-of-the-next-tile": {FETCH: "fetch(pages, next_offsets, valid)"},
 }

@@ -31,9 +31,6 @@ def judge_from_the_other_end(record, card):
     return "cache"
 
 
-KV_HEADS, NUMBERS = "record.num_kv_heads", "2 * record.requests * record.context_len"
-GB_S = "(card.memory_gb_s * 1e3)"
-FLOOR = f"numbers * record.itemsize / {GB_S}"
 TOO_FAST = "    if usual < 0.9 * floor:"
 FAST_ENOUGH = " and usual > 0.9 * size / (card.cache_gb_s * 1e3)"
 CACHE = 'return "cache" if from_cache else "no wait"'
@@ -41,15 +38,6 @@ PULLED_UP = "if record.says_us > 1.2 * usual:"
 COMPILE = 'return "compile" if record.repeats_us[0] == max(record.repeats_us) else "outlier"'
 RIGHT = [(floor_in_seconds, judge_from_the_other_end)]
 WRONG = {
-    "floor-counts-query-heads": {KV_HEADS: "record.num_heads"},
-    "floor-forgets-values": {NUMBERS: "record.requests * record.context_len"},
-    "floor-of-one-request": {NUMBERS: "2 * record.context_len"},
-    "floor-forgets-itemsize": {"numbers * record.itemsize": "numbers"},
-    "floor-of-the-new-token": {NUMBERS: "2 * record.requests"},
-    "floor-of-the-cache": {FLOOR: "numbers * record.itemsize / (card.cache_gb_s * 1e3)"},
-    "floor-units": {FLOOR: "numbers * record.itemsize / (card.memory_gb_s * 1e6)"},
-    "floor-upside-down": {FLOOR: f"{GB_S} / (numbers * record.itemsize)"},
-    "floor-by-the-author": {FLOOR: "numbers * record.itemsize / (record.says_gb_s * 1e3)"},
     "cache-taken-for-no-wait": {CACHE: 'return "no wait"'},
     # Below the floor and fits: cache. How fast the cache is was not asked.
     "no-wait-taken-for-cache": {FAST_ENOUGH: ""},

@@ -1,0 +1,65 @@
+"""Answers that are classes, judged by short scripts: a script is what the learner reads in the box, and what is run.
+
+play = scripted(Allocator=answer)
+play("a = Allocator(4); b = a.take(); a.give_back([b, b])")
+# [("b = a.take()", 1), ("a.give_back([b, b])", "ValueError")]
+"""
+
+import ast
+from collections.abc import Callable
+from functools import cache
+from types import CodeType
+from typing import Any
+
+from exercises.judging.comparing import show as as_text
+
+REFUSALS = (ValueError, MemoryError)  # what an answer may be asked to raise
+Outcome = list[
+    tuple[str, Any]
+]  # of each statement: its text; its value, or the name of the refusal that it raised
+
+
+@cache
+def _statements(script: str) -> list[tuple[str, CodeType, str]]:
+    """The text of each statement, its value as code, and the name that it is assigned to."""
+    found = []
+    for statement in ast.parse(script).body:
+        assert isinstance(statement, ast.Assign | ast.Expr)
+        target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
+        code = compile(ast.Expression(statement.value), "<script>", "eval")
+        found.append((ast.unparse(statement), code, target))
+    return found
+
+
+def scripted(**names: Any) -> Callable[[str], Outcome]:
+    """Runs a script of assignments and expressions with these names."""
+
+    def play(script: str) -> Outcome:
+        known, out = dict(names), []
+        for text, code, target in _statements(script):
+            try:
+                value = eval(code, known)
+            except REFUSALS as error:
+                value = type(error).__name__
+            if target:
+                known[target] = value
+            if isinstance(value, int | str | list | None):
+                out.append((text, list(value) if isinstance(value, list) else value))
+        return out
+
+    return play
+
+
+def first_difference(got: Outcome, want: Outcome) -> tuple[str, Any, Any]:
+    """The first statement that gave something else, what it gave, and what it should give."""
+    return next((line, a, b) for (line, a), (_, b) in zip(got, want) if a != b)
+
+
+def present(got: Outcome, want: Outcome) -> tuple[str, str]:
+    """Both by the first difference."""
+    line, a, b = first_difference(got, want)
+    return f"{line} gives {as_text(a)}", f"{line} gives {as_text(b)}"
+
+
+def show_script(script: str) -> str:
+    return script if len(script) < 400 else f"{script[:300]} ... and {script.count(';')} statements in all"
