@@ -1,6 +1,5 @@
-"""The benchmarks' workloads are those that the other engines were timed on."""
+"""The serving benchmark's workloads, models and ratios."""
 
-import importlib.util
 import os
 import sys
 from dataclasses import replace
@@ -14,19 +13,6 @@ from phase5_real_gpu.benchmarks import serving_benchmark
 from phase5_real_gpu.benchmarks.vllm_process import Worker
 
 LLAMA_CPP = os.environ.get("LLAMA_CPP_PYTHON")
-
-
-def test_workloads_are_those_of_the_other_engines(data):
-    path = data.parent / "peers" / "workloads.py"
-    if not path.is_file():
-        pytest.skip(f"needs the other engines' workloads, {path.name}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    theirs = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(theirs)
-    assert serving_benchmark.MAX_NUM_SEQS == theirs.MAX_NUM_SEQS
-    assert list(serving_benchmark.WORKLOADS) == list(theirs.ALL)
-    for name, make in theirs.ALL.items():
-        assert serving_benchmark.WORKLOADS[name]() == make()
 
 
 def test_workloads_have_the_sizes_they_promise():
