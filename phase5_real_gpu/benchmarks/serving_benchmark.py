@@ -1,9 +1,9 @@
-"""Many users: our engine beside the real vLLM, transformers and llama.cpp, on the same CPU, in turn.
+"""Many users: our engine beside the real vLLM and llama.cpp, on the same CPU, in turn.
 
     python phase5_real_gpu/benchmarks/serving_benchmark.py --vllm-python ENV/bin/python
     python phase5_real_gpu/benchmarks/serving_benchmark.py --vllm-python ENV/bin/python --shape qwen3-0.6b \
-        --workloads batch1 batch4 batch16 --no-transformers
-    python phase5_real_gpu/benchmarks/serving_benchmark.py --llamacpp-python ENV/bin/python --no-transformers \
+        --workloads batch1 batch4 batch16
+    python phase5_real_gpu/benchmarks/serving_benchmark.py --llamacpp-python ENV/bin/python \
         --quantized int8 q8_0 int4 q4_0
 
 The engines run one after the other, several rounds, so that a machine that slows down slows all of them. Quote
@@ -29,7 +29,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -46,7 +45,7 @@ from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
 from phase4_scheduler.engine import LLMEngine
 from phase5_real_gpu.benchmarks.vllm_process import Worker, find_vllm
 from phase5_real_gpu.measuring.engine_cases import Workload
-from phase5_real_gpu.measuring.engine_peers import StaticBatches, hf_config, quiet_transformers
+from phase5_real_gpu.measuring.engine_peers import hf_config, quiet_transformers
 from phase5_real_gpu.measuring.engine_runs import serve
 from phase5_real_gpu.measuring.measurements import Spread, in_turn
 
@@ -179,16 +178,6 @@ def start_engines(
         settings = dict(max_model_len=CONTEXT, max_num_seqs=MAX_NUM_SEQS, threads=torch.get_num_threads())
         worker = Worker(args.llamacpp_python, LLAMACPP_WORKER, "xllamacpp", model=str(file), **settings)
         add(f"llama.cpp {kind}", kind, stack.enter_context(worker).time)
-    if not args.no_transformers:
-        model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=getattr(torch, args.dtype)).eval()
-        static = StaticBatches(model)
-
-        def theirs(workload: Workload) -> float:
-            began = time.perf_counter()
-            static.run(workload)
-            return time.perf_counter() - began
-
-        add("transformers", PLAIN, theirs)
     return engines, formats
 
 
@@ -236,9 +225,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--llamacpp-python", metavar="PATH", help="python of an environment with xllamacpp")
     parser.add_argument(
         "--quantized", nargs="+", default=[], choices=QUANTIZED, help="ours in 8 and 4 bits, too"
-    )
-    parser.add_argument(
-        "--no-transformers", action="store_true", help="leave transformers out (its mixed64 takes minutes)"
     )
     dense = [name for name, shape in SHAPES.items() if not shape.num_experts]
     parser.add_argument(
