@@ -406,17 +406,6 @@ def test_what_does_not_fit(logits, params, message):
 # ---------------------------------------------------------------------- parameters
 
 
-def test_defaults_are_vllms():
-    p = SamplingParams()
-    assert (p.n, p.temperature, p.top_p, p.top_k, p.min_p) == (1, 1.0, 1.0, 0, 0.0)
-    assert (p.presence_penalty, p.frequency_penalty, p.repetition_penalty) == (0.0, 0.0, 1.0)
-    assert (p.max_tokens, p.min_tokens, p.seed, p.logprobs, p.prompt_logprobs) == (16, 0, None, None, None)
-    assert (p.stop, p.stop_token_ids, p.logit_bias) == ((), (), None)
-    assert (p.ignore_eos, p.include_stop_str_in_output, p.skip_special_tokens) == (False, False, True)
-    assert not p.greedy
-    assert SamplingParams(temperature=0).greedy
-
-
 @pytest.mark.parametrize(
     ("field", "bad"),
     [

@@ -462,17 +462,6 @@ def replay(free: set[int], event: dict) -> set[int]:
     return free
 
 
-def test_recording_can_be_stopped_and_started(tiny, tmp_path):
-    engine, events = tiny.engine(), []
-    engine.generate([[1]], GREEDY)
-    record(engine, events.append)
-    engine.generate([[1]], GREEDY)
-    assert len(events) == 12 and events[0]["step"] == 12 and events[-1]["finished"]
-    record(engine, None)
-    engine.generate([[1]], GREEDY)
-    assert len(events) == 12 and engine.core.recorder is None
-
-
 def test_memory_that_torch_has_kept_is_free_for_the_next_engine(monkeypatch):
     free = [2**20]
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: free.append(2**33))
