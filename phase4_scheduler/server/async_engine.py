@@ -6,10 +6,14 @@ Source: vllm/v1/engine/async_llm.py and core_client.py.
 import asyncio
 import contextlib
 import logging
+import subprocess
+import sys
 import threading
 import time
 import traceback
+from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from phase1_tokens_embeddings.tokens import Tokenizer
@@ -31,6 +35,7 @@ from phase4_scheduler.server.engine_process import (
 from phase4_scheduler.server.metrics import Metrics
 
 LONG_TEXT = 2**16  # characters
+TOKENIZE = str(Path(__file__).with_name("tokenize_stdin.py"))
 MOST_UNREAD = 10_000  # unread steps kept for a client of /events
 
 
@@ -353,14 +358,31 @@ class AsyncEngine:
         return output.metrics.num_cached_tokens if self.enable_prompt_tokens_details else None
 
     async def encode(self, text: str) -> list[int]:
-        """Text to token ids, in a thread, so that no other request waits for it. Long texts wait for each other.
+        """Text to token ids, in a thread, or if it is long in a process, so that no other request waits for it.
 
         Raises:
-            ValueError: it is no text.
+            ValueError: it is no text, or too much of it.
         """
         try:
             text.encode()
         except UnicodeEncodeError:
             raise ValueError("the text holds half a character (a lone surrogate)") from None
-        async with self._long_text if len(text) > LONG_TEXT else contextlib.nullcontext():
+        if len(text) <= LONG_TEXT:
             return await asyncio.to_thread(self.tokenizer.encode, text, "all")
+        async with self._long_text:
+            return await self._encode_elsewhere(text)
+
+    async def _encode_elsewhere(self, text: str) -> list[int]:
+        """As `encode`, by a process that lives only for that."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", TOKENIZE, self._args.model,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            ids, _ = await process.communicate(text.encode())
+        finally:
+            if process.returncode is None:  # its client is gone
+                process.kill()
+        if process.returncode != 0:
+            raise ValueError(f"a text of {len(text):,} characters cannot be tokenised here: shorten it")
+        return list(array("I", ids))

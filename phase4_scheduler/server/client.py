@@ -49,7 +49,6 @@ async def complete(
     address: str,
     body: dict[str, Any],
     path: str = "/v1/completions",
-    api_key: str | None = None,
     cut_after: int | None = None,
 ) -> Answer:
     """One streamed answer.
@@ -64,8 +63,6 @@ async def complete(
     # HTTP/1.0: the answer ends with the connection, so its lines can be read as they come.
     head = f"POST {path} HTTP/1.0\r\nHost: {url.netloc}\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(raw)}\r\n"
-    if api_key is not None:
-        head += f"Authorization: Bearer {api_key}\r\n"
     answer = Answer(time.perf_counter())
     try:
         reader, writer = await asyncio.open_connection(url.hostname, url.port, limit=2**26)
@@ -113,27 +110,22 @@ async def send_all(
     address: str,
     bodies: Iterable[dict[str, Any]],
     concurrency: int | None = None,
-    arrivals: Iterable[float] | None = None,
     **options: Any,
 ) -> list[Answer]:
     """Answers to many requests, in the order of the requests.
 
     Args:
-        concurrency: so many at a time; None: all that have arrived.
-        arrivals: seconds from now at which each is sent; None: as soon as may be.
+        concurrency: so many at a time; None: all of them.
         options: of `complete`.
     """
     bodies = list(bodies)
     connections = asyncio.Semaphore(concurrency or max(len(bodies), 1))
-    start = time.perf_counter()
 
-    async def one(body: dict[str, Any], at: float) -> Answer:
-        await asyncio.sleep(max(0.0, start + at - time.perf_counter()))
+    async def one(body: dict[str, Any]) -> Answer:
         async with connections:
             return await complete(address, body, **options)
 
-    times = [0.0] * len(bodies) if arrivals is None else arrivals
-    return await asyncio.gather(*(one(body, at) for body, at in zip(bodies, times, strict=True)))
+    return await asyncio.gather(*map(one, bodies))
 
 
 @dataclass

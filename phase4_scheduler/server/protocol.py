@@ -354,10 +354,9 @@ def check_messages(data: dict[str, Any]) -> None:
 def check_logprobs(name: str, value: Any) -> None:
     if not isinstance(value, (int, float)):
         return  # its type is looked at later
-    if value < 0:
-        raise ApiError(f"{name} is {value}: from 0 to {MOST_LOGPROBS}", "logprobs" if value == -1 else name)
-    if value > MOST_LOGPROBS:
-        raise ApiError(f"{name} is {value}: from 0 to {MOST_LOGPROBS}", "logprobs")
+    if not 0 <= value <= MOST_LOGPROBS:
+        place = "logprobs" if value == -1 or value > 0 else name
+        raise ApiError(f"{name} is {value}: from 0 to {MOST_LOGPROBS}", place)
 
 
 FINGERPRINT = f"inference-lab-{version_of('inference-lab') or '0'}"

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
+from labkit.foreign import visible
 from phase4_scheduler.engine.outputs import CompletionOutput, RequestOutput
 from phase4_scheduler.server.bodies import validated
 from phase4_scheduler.server.calls import collect, raise_error
@@ -28,7 +29,9 @@ from phase4_scheduler.server.protocol import (
 )
 
 LOGPROBS = "message.output_text.logprobs"
-# Fields of an answer that are the same in all of ours.
+# Fields that an answer repeats, and those that are the same in all of ours.
+OF_PARAMS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+OF_REQUEST = ("instructions", "metadata", "truncation", "user")
 ALWAYS = dict.fromkeys(
     ("max_tool_calls", "previous_response_id", "prompt", "reasoning", "kv_transfer_params", "ec_transfer_params",
      "input_messages", "output_messages")
@@ -121,23 +124,17 @@ class ResponsesRequest(Generation):
         if self.truncation == "auto":
             asked["truncate_prompt_tokens"] = -1
         if self.text and self.text.format and self.text.format.type != "text":
-            form = self.text.format
-            schema = (
-                {"json_schema": {"name": form.name, "schema": form.schema_}}
-                if form.schema_ is not None
-                else {}
-            )
-            asked["response_format"] = {"type": form.type, **schema}
+            form = self.text.format.described()
+            asked["response_format"] = {
+                "type": form["type"],
+                "json_schema": form if "schema" in form else None,
+            }
         return validated(ChatCompletionRequest, asked)
 
 
 def no_such_response(name: str) -> ApiError:
-    return ApiError(
-        f"Response with id '{name}' not found: no answers are stored",
-        "response_id",
-        404,
-        "invalid_request_error",
-    )
+    message = f"Response with id '{visible(name)}' not found: no answers are stored"
+    return ApiError(message, "response_id", 404, "invalid_request_error")
 
 
 class Response(Chat):
@@ -169,11 +166,8 @@ class Response(Chat):
             "max_output_tokens": params.max_tokens,
             "top_logprobs": params.logprobs,
             "text": text and text | {"verbosity": asked.text.verbosity},
-            **{
-                name: getattr(params, name)
-                for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")
-            },
-            **{name: getattr(asked, name) for name in ("instructions", "metadata", "truncation", "user")},
+            **{name: getattr(params, name) for name in OF_PARAMS},
+            **{name: getattr(asked, name) for name in OF_REQUEST},
         }
 
     def part(self, text: str, logprobs: list[dict[str, Any]] | None) -> dict[str, Any]:

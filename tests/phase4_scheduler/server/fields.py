@@ -36,6 +36,11 @@ def user(*contents, role="user", **fields):
     return {"messages": [{"role": role, "content": content} | fields for content in contents]}
 
 
+def turns(*said):
+    """Messages, from pairs of a role and a content."""
+    return [{"role": role, "content": content} for role, content in said]
+
+
 def vary(field, *values, **beside):
     """A row for each value of a field: `vary("top_p", 0, 1.1)` has the rows "top_p 0" and "top_p 1.1"."""
     also = "".join(f", {name} {value!r}" for name, value in beside.items())
@@ -65,9 +70,8 @@ TOOLS = [
     }
 ]
 NOW, OTHER = ({"type": "function", "function": {"name": name}} for name in ("now", "other"))
-ANSWER_BEGUN = {
-    "messages": [{"role": "user", "content": "Who is there?"}, {"role": "assistant", "content": "I am the"}]
-}
+ANSWER_BEGUN = {"messages": turns(("user", "Who is there?"), ("assistant", "I am the"))}
+TALK = turns(("user", "Who is there?"), ("assistant", "The fox."), ("user", "Come in."))
 GOES_ON = ANSWER_BEGUN | {"add_generation_prompt": False, "continue_final_message": True}
 
 
@@ -87,30 +91,17 @@ BOTH = {
     **vary("logit_bias", {str(VOCAB): 1}, {"-1": 1}, {"King": 1}, {str(KING): "much"}, [KING]),
     "end of text in a stream": {"logit_bias": {str(END): 100}} | USAGE,
     "end of text shown": {"logit_bias": {str(END): 100}, "skip_special_tokens": False},
-    "ignore_eos": {"logit_bias": {str(END): 100}, "ignore_eos": True},
-    "ignore_eos, end of text shown": {
-        "logit_bias": {str(END): 100},
-        "ignore_eos": True,
-        "skip_special_tokens": False,
-    },
+    **vary("ignore_eos", True, logit_bias={str(END): 100}),
+    **vary("ignore_eos", True, logit_bias={str(END): 100}, skip_special_tokens=False),
     **vary("ignore_eos", "yes", None),
     **vary("stop", "a", "ai", OVER_TOKENS, ["never", "I "], [",", "I"], max_tokens=24),
-    "stop string in a stream": {"stop": OVER_TOKENS, "max_tokens": 24} | USAGE,
+    **vary("stop", OVER_TOKENS, max_tokens=24, **USAGE),
     **vary("stop", ["zebra"], "", [], ["I", ""], None, 5, [5], ["zebra", "apple", "I", "not"]),
-    "stop string in the output": {"stop": OVER_TOKENS, "include_stop_str_in_output": True, "max_tokens": 24},
-    "stop string in the output of a stream": {
-        "stop": OVER_TOKENS,
-        "include_stop_str_in_output": True,
-        "max_tokens": 24,
-    }
-    | USAGE,
+    **vary("stop", OVER_TOKENS, include_stop_str_in_output=True, max_tokens=24),
+    **vary("stop", OVER_TOKENS, include_stop_str_in_output=True, max_tokens=24, **USAGE),
     "stop of five": {"stop": ["zebra", "apple", "I", "not", "king"]},
     **vary("stop_token_ids", [280, 354], max_tokens=24),
-    "stop_token_ids in the output": {
-        "stop_token_ids": [280, 354],
-        "include_stop_str_in_output": True,
-        "max_tokens": 24,
-    },
+    **vary("stop_token_ids", [280, 354], include_stop_str_in_output=True, max_tokens=24),
     "stop_token_ids in a stream": {"stop_token_ids": [280, 354], "max_tokens": 24} | USAGE,
     **vary("stop_token_ids", [], None, [VOCAB], [-1], 44, ["King"]),
     **vary("top_k", 1, temperature=1),
@@ -178,12 +169,8 @@ BOTH = {
     ),
     **vary("use_beam_search", True),
     **vary("cache_salt", "salt", ""),
-    "truncate_prompt_tokens": {"truncate_prompt_tokens": 3, "return_token_ids": True},
-    "truncate_prompt_tokens on the left": {
-        "truncate_prompt_tokens": 3,
-        "truncation_side": "left",
-        "return_token_ids": True,
-    },
+    **vary("truncate_prompt_tokens", 3, return_token_ids=True),
+    **vary("truncate_prompt_tokens", 3, return_token_ids=True, truncation_side="left"),
     **vary("truncate_prompt_tokens", -1, -2, CONTEXT + 1),
 }
 
@@ -259,23 +246,10 @@ CHATS = {
     "message with empty content": user(""),
     "message with a number for content": user(5),
     "role of a wrong type": user("Who is there?", role=5),
-    "system and user": {
-        "messages": [
-            {"role": "system", "content": "In the forest."},
-            {"role": "user", "content": "Who is there?"},
-        ]
-    },
-    "three turns": {
-        "messages": [
-            {"role": "user", "content": "Who is there?"},
-            {"role": "assistant", "content": "The fox."},
-            {"role": "user", "content": "Come in."},
-        ]
-    },
+    "system and user": {"messages": turns(("system", "In the forest."), ("user", "Who is there?"))},
+    "three turns": {"messages": TALK},
     "last turn of the assistant": ANSWER_BEGUN,
-    "assistant with null content": {
-        "messages": [{"role": "assistant", "content": None}, {"role": "user", "content": "Come in."}]
-    },
+    "assistant with null content": {"messages": turns(("assistant", None), ("user", "Come in."))},
     "developer": user("Who is there?", role="developer"),
     "unknown role": user("Who is there?", role="wolf"),
     "name": user("Who is there?", name="Alice"),
@@ -302,10 +276,7 @@ CHATS = {
     "continue_final_message in a stream": GOES_ON | STREAM,
     "continue_final_message and echo": GOES_ON | ECHO,
     "continue_final_message of the user": {"add_generation_prompt": False, "continue_final_message": True},
-    "continue_final_message and add_generation_prompt": {
-        "add_generation_prompt": True,
-        "continue_final_message": True,
-    },
+    **vary("continue_final_message", True, add_generation_prompt=True),
     **vary("continue_final_message", True),
     **vary("echo", True),
     "add_special_tokens": {"add_special_tokens": True, "return_token_ids": True},
@@ -357,6 +328,7 @@ SAMPLED = {
     "three sampled in a stream": DRAW | {"n": 3} | USAGE,
 }
 
+MESSAGES = {"prompt": ABSENT} | user("Who is there?")
 TOKENIZES = {
     "plain": {},
     **vary("model", ABSENT, "gpt-5"),
@@ -368,22 +340,12 @@ TOKENIZES = {
     **vary("add_special_tokens", False),
     **vary("return_token_strs", True, None),
     "return_token_strs of other scripts": {"prompt": "Ä 🦊\n", "return_token_strs": True},
-    "messages": {"prompt": ABSENT} | user("Who is there?"),
-    "messages without a generation prompt": {"prompt": ABSENT, "add_generation_prompt": False}
-    | user("Who is there?"),
-    "messages with token strings": {"prompt": ABSENT, "return_token_strs": True} | user("Who is there?"),
-    "messages continued": {
-        "prompt": ABSENT,
-        "add_generation_prompt": False,
-        "continue_final_message": True,
-        "messages": [{"role": "assistant", "content": "I am the"}],
-    },
-    "messages continued with a generation prompt": {
-        "prompt": ABSENT,
-        "add_generation_prompt": True,
-        "continue_final_message": True,
-    }
-    | user("Who is there?"),
+    "messages": MESSAGES,
+    "messages without a generation prompt": MESSAGES | {"add_generation_prompt": False},
+    "messages with token strings": MESSAGES | {"return_token_strs": True},
+    "messages continued": GOES_ON | {"prompt": ABSENT} | {"messages": turns(("assistant", "I am the"))},
+    "messages continued with a generation prompt": MESSAGES
+    | {"add_generation_prompt": True, "continue_final_message": True},
     "messages empty": {"prompt": ABSENT, "messages": []},
     "messages and a prompt": user("Who is there?"),
     **vary("poetry", True),
@@ -414,13 +376,7 @@ RESPONSES = {
     **vary(
         "input", [{"role": "user", "content": [{"type": "input_text", "text": "Who is there?"}]}], ["Who"]
     ),
-    "three turns": {
-        "input": [
-            {"role": "user", "content": "Who is there?"},
-            {"role": "assistant", "content": "The fox."},
-            {"role": "user", "content": "Come in."},
-        ]
-    },
+    "three turns": {"input": TALK},
     "a message with its type": {"input": [{"type": "message", "role": "user", "content": "Who is there?"}]},
     "an image": {
         "input": [

@@ -8,19 +8,11 @@ import jsonschema
 import openai
 import pytest
 
+from tests.phase4_scheduler.server.fields import HERO
 from tests.phase4_scheduler.server.test_server import running
 from tests.phase4_scheduler.server.test_tools import TOOLS
 
 pytestmark = pytest.mark.proof
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "hero": {"enum": ["king", "queen"]},
-        "age": {"type": "integer", "minimum": 1, "maximum": 99},
-    },
-    "required": ["hero", "age"],
-    "additionalProperties": False,
-}
 PROMPT = {"prompt": "Once upon a time", "max_tokens": 60}
 MESSAGES = {"messages": [{"role": "user", "content": "Who is there?"}], "max_tokens": 80}
 TOOL = {"tools": TOOLS}
@@ -42,18 +34,18 @@ def test_every_kind_of_constraint(server):
     for constraint, fits in {
         "choice": ({"choice": ["yes", "no"]}, lambda t: t in ("yes", "no")),
         "regex": ({"regex": "[ab]{3}"}, lambda t: len(t) == 3 and set(t) <= {"a", "b"}),
-        "json": ({"json": SCHEMA} | compact, lambda t: jsonschema.validate(json.loads(t), SCHEMA) is None),
+        "json": ({"json": HERO} | compact, lambda t: jsonschema.validate(json.loads(t), HERO) is None),
         "grammar": ({"grammar": 'root ::= "a" | "(" root ")"'}, lambda t: t.strip("()") == "a"),
     }.values():
         status, text = server.call("/v1/completions", PROMPT | {"n": 3, "structured_outputs": constraint})
         assert status == 200, text
         ended = [c["text"] for c in json.loads(text)["choices"] if c["finish_reason"] == "stop"]
         assert all(fits(answer) for answer in ended) and (ended or "grammar" in constraint)
-    form = {"type": "json_schema", "json_schema": {"name": "hero", "schema": SCHEMA}}
+    form = {"type": "json_schema", "json_schema": {"name": "hero", "schema": HERO}}
     for path, body in (("/v1/completions", PROMPT), ("/v1/chat/completions", MESSAGES)):
         asked = body | {"response_format": form, "structured_outputs": compact, "temperature": 0}
         choice = json.loads(server.call(path, asked)[1])["choices"][0]
-        jsonschema.validate(json.loads(choice.get("text") or choice["message"]["content"]), SCHEMA)
+        jsonschema.validate(json.loads(choice.get("text") or choice["message"]["content"]), HERO)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +54,7 @@ def test_every_kind_of_constraint(server):
         ({"response_format": {"type": "structural_tag"}}, "structures", None),
         ({"use_beam_search": True, "n": 2, "temperature": 0}, "use_beam_search is not supported", "use_beam_search"),
         ({"logprob_token_ids": [1], "logprobs": 1}, "logprob_token_ids is not", "logprob_token_ids"),
-        ({"guided_json": SCHEMA}, "guided_json is not supported: structured_outputs", "guided_json"),
+        ({"guided_json": HERO}, "guided_json is not supported: structured_outputs", "guided_json"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_or_not_done_is_one_line(fields, message, param, server):
@@ -120,14 +112,14 @@ def test_responses_of_the_openai_package(client):
     *events, ended = client.responses.create(input="Who is there?", stream=True, **asked)
     assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
     assert ended.type == "response.completed" and ended.response.output_text == whole.output_text
-    form = {"format": {"type": "json_schema", "name": "hero", "schema": SCHEMA}}
+    form = {"format": {"type": "json_schema", "name": "hero", "schema": HERO}}
     compact = {"extra_body": {"structured_outputs": {"disable_any_whitespace": True}}}
     talk = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "A queen."}]
     hero = client.responses.create(
         input=[*talk, {"role": "user", "content": "?"}], text=form, **asked, **compact
     )
-    jsonschema.validate(json.loads(hero.output_text), SCHEMA)
-    assert hero.status == "completed" and hero.text.format.schema_ == SCHEMA
+    jsonschema.validate(json.loads(hero.output_text), HERO)
+    assert hero.status == "completed" and hero.text.format.schema_ == HERO
 
 
 def test_the_model_by_its_name_and_the_description_of_the_calls(client, server):
