@@ -18,6 +18,12 @@ from phase2_attention_kvcache.model.logprobs import report_logprobs
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.truncation import to_probs
 
+BROKEN, BANNED, INFINITE = -1, -2, -3
+MISTAKES = {
+    BROKEN: "NaN, infinity or nothing allowed; the model's numbers broke down",
+    BANNED: "every token that is left is banned: allow another one",
+    INFINITE: "penalties made them infinite: choose smaller ones",
+}
 Generator = torch.Generator | float | None  # a number that was drawn already; None: the common generator
 
 
@@ -82,9 +88,7 @@ class Sampler:
             ValueError: the lists do not fit the rows, or `params` name a token outside the vocabulary.
         """
         _check_rows(logits, params, prompt_ids, output_ids, generators)
-        changed, likeliest = self._process(logits, params, prompt_ids, output_ids)
-        token_ids = likeliest.tolist()
-
+        changed, _, token_ids = self._process(logits, params, prompt_ids, output_ids)
         if drawn := [i for i, p in enumerate(params) if not p.greedy]:
             rows = changed if len(drawn) == len(params) else changed[drawn]
             probs = to_probs(rows.float(), [params[i] for i in drawn])
@@ -110,7 +114,7 @@ class Sampler:
         """
         prompts, outputs = (ids or [[] for _ in params] for ids in (prompt_ids, output_ids))
         _check_rows(logits, params, prompts, outputs, params)
-        changed, likeliest = self._process(logits, params, prompts, outputs)
+        changed, likeliest, _ = self._process(logits, params, prompts, outputs)
         probs = to_probs(changed.float(), params)
         if greedy := [i for i, p in enumerate(params) if p.greedy]:
             probs[greedy] = F.one_hot(likeliest[greedy], logits.shape[1]).to(probs.dtype)
@@ -118,16 +122,25 @@ class Sampler:
 
     def _process(
         self, logits: torch.Tensor, params: Sequence[SamplingParams], *ids: Sequence[Sequence[int]]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The logits after `logits_processors.py`, and the most probable token of each row. Refuses broken rows."""
+    ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+        """The logits after `logits_processors.py`, and the most probable token of each row, on the device and here.
+
+        Refuses broken rows. Their mistake comes in the place of the token, so that the host waits once.
+        """
         best, likeliest = logits.max(dim=-1)  # the largest of a row with a NaN is NaN
-        _refuse(~torch.isfinite(best), "NaN, infinity or nothing allowed; the model's numbers broke down")
+        broken = ~torch.isfinite(best)
         changed = apply_logits_processors(logits, params, *ids, self.eos_token_ids)
+        found = likeliest
         if changed is not logits:
             best, likeliest = changed.max(dim=-1)
-            _refuse(best == -math.inf, "every token that is left is banned: allow another one")
-            _refuse(~torch.isfinite(best), "penalties made them infinite: choose smaller ones")
-        return changed, likeliest
+            found = likeliest.masked_fill(~torch.isfinite(best), INFINITE).masked_fill(
+                best == -math.inf, BANNED
+            )
+        token_ids = found.masked_fill(broken, BROKEN).tolist()
+        for mistake, reason in MISTAKES.items():
+            if rows := [i for i, token in enumerate(token_ids) if token == mistake]:
+                raise BadLogitsError(rows, reason)
+        return changed, likeliest, token_ids
 
 
 def _check_rows(logits: torch.Tensor, params: Sequence[SamplingParams], *lists_of_rows: Sequence) -> None:
@@ -139,11 +152,6 @@ def _check_rows(logits: torch.Tensor, params: Sequence[SamplingParams], *lists_o
             raise ValueError(f"{len(items)} {name} for {len(logits)} rows of logits: one for each is needed")
     for p in params:
         p.check_vocabulary(logits.shape[1])
-
-
-def _refuse(bad: torch.Tensor, reason: str) -> None:
-    if bad.any():
-        raise BadLogitsError(bad.nonzero().flatten().tolist(), reason)
 
 
 def draw(probs: torch.Tensor, generators: Sequence[Generator], common: Generator = None) -> list[int]:

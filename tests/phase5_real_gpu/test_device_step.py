@@ -1,0 +1,167 @@
+"""What a step asks of the host: a model on the meta device, where tensors have a shape and no memory, and each operator is seen.
+
+No operator mixes tensors of the device with tensors of the host, none computes on the host, and the host waits once, for the
+sampled tokens. It runs in a process in which Triton does not interpret; launches are watched and not made.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from labkit.paths import ROOT
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
+
+if not HAS_TRITON:
+    pytest.skip("needs Triton", allow_module_level=True)
+
+from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
+from phase2_attention_kvcache.model.checkpoint import finish_loading
+from phase2_attention_kvcache.quantization.quantized_linear import quantize_model
+from phase3_paged_attention.sharing import QuantizedKVStorage
+from phase4_scheduler.engine import EngineConfig, Request, SchedulerOutput
+from phase4_scheduler.engine.build import mixed
+from phase4_scheduler.features.async_scheduling import AsyncScheduling, ScheduledAhead
+from phase5_real_gpu.compiling.step_kernels import OnGPU
+from phase5_real_gpu.fused.runner import FusedRunner
+from phase5_real_gpu.kernels import triton_setup
+from phase5_real_gpu.kernels.gpu_runner import Recording
+from phase5_real_gpu.parallel import Place, ShardedTransformer
+
+SMALL = ModelConfig(
+    name="small", family="llama", vocab_size=512, d_model=128, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=32,
+    d_ff=256, max_context=512, tied=False, attention_bias=False, mlp_bias=False,
+)  # fmt: skip
+ON_THE_HOST = {
+    "alias", "as_strided", "contiguous", "copy_", "detach", "detach_", "empty", "fill_", "lift_fresh", "rand", "resolve_conj",
+    "resolve_neg", "select", "slice", "split", "to", "unsqueeze", "view", "zeros", "zeros_like",
+}  # fmt: skip
+"""Lists become tensors there, and are brought to the device. It computes nothing."""
+KINDS = ("16 bits", "fp8 cache", "int4 weights", "int8 weights", "a rank")
+
+
+class Watch(TorchDispatchMode):
+    """
+    Attributes:
+        waits: times that the host waited. mistakes: operators that mix devices, or compute on the host.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits, self.mistakes = 0, []
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name = operator.overloadpacket.__name__
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        devices = {x.device.type for x in tensors if x.ndim or x.device.type == "meta"}
+        copies = name in ("to", "_to_copy", "copy_")
+        target = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.device)), None)
+        target = target or (tensors[0].device if tensors else None)
+        if name in ("_local_scalar_dense", "is_nonzero") and devices == {"meta"}:
+            self.waits += 1
+            return 0
+        if copies and "meta" in devices and target.type == "cpu":
+            self.waits += 1
+            return args[0] if name == "copy_" else torch.zeros(args[0].shape, dtype=args[0].dtype)
+        is_upload = copies and target.type == "meta"
+        if (len(devices) > 1 and not is_upload) or (
+            devices == {"cpu"} and not is_upload and name not in ON_THE_HOST
+        ):
+            self.mistakes.append(name)
+        return operator(*args, **kwargs)
+
+
+def make_runner(kind):
+    """A runner on the meta device, with asynchronous steps; its steps are "recorded" once and repeated."""
+    with torch.device("meta"):
+        model = Transformer(SMALL)
+        if kind == "a rank":
+            whole = lambda x: x  # noqa: E731  what the others bring is of the same shape
+            place = Place(0, 2, 1)
+            calls = SimpleNamespace(place=place, all_reduce=whole, gather=lambda x: [x, x])
+            model = ShardedTransformer(SMALL, calls)
+    model = finish_loading(model.to(torch.bfloat16))
+    if kind.endswith("weights"):
+        with torch.device("cpu"):
+            model = Transformer.random(SMALL).to(torch.bfloat16)
+            quantize_model(model, kind.split()[0])
+        model = finish_loading(model.to("meta"))
+    config = EngineConfig(num_blocks=64, max_num_seqs=8, max_model_len=512)
+    storage = None
+    if kind == "fp8 cache":
+        storage = QuantizedKVStorage(model.config, 64, 16, torch.bfloat16, "meta", kv_cache_dtype="fp8")
+    runner = mixed(FusedRunner, "runner", [AsyncScheduling()]).create(model, config, 64, storage)
+    runner._record = lambda step: Recording(step, step())
+    runner.kv_cache.slots_of_card = 132
+    return runner
+
+
+def scheduled(name, computed, tokens, known, params):
+    request = Request(name, list(range(known)), params)
+    request.block_table.block_ids = list(range(1, 2 + (computed + tokens) // 16))
+    return ScheduledAhead(request, tokens, computed, computed + tokens)
+
+
+def watched_steps(kind):
+    """Waits and mistakes of: a step with prompts, a decode step behind it whose tokens only the device knows, greedy and drawn;
+    and of a decode step that is not asynchronous."""
+    from triton.runtime.jit import JITFunction
+
+    found = {}
+
+    def launch(kernel, *args, **kwargs):
+        if any(x.device.type != "meta" for x in args if isinstance(x, torch.Tensor)):
+            watch.mistakes.append(f"{kernel.__name__} reads the host's memory")
+
+    with patch.object(JITFunction, "run", launch), patch.object(triton_setup, "compiling_for", (9, 0)):
+        runner = make_runner(kind)
+        for temperature in (0.0, 0.8):
+            params = SamplingParams(temperature=temperature, seed=1)
+            first = [scheduled("a", 0, 40, 40, params), scheduled("b", 99, 1, 100, params)]
+            second = [replace(s, num_tokens=1, num_computed=s.length, length=s.length + 1) for s in first]
+            with OnGPU({"rms_norm": 0}), Watch() as watch:
+                runner.start(SchedulerOutput(0, first))
+                results = runner.start(SchedulerOutput(0, second))
+                before = watch.waits
+                results()
+            found[f"async, {temperature:g}"] = [before, watch.waits, watch.mistakes]
+        for s in second:
+            s.request.append(1)
+        with OnGPU({"rms_norm": 0}), Watch() as watch:
+            runner.run(SchedulerOutput(0, [replace(s, request=greedy(s.request)) for s in second]))
+        found["sync"] = [0, watch.waits, watch.mistakes]
+    return found
+
+
+def greedy(request):
+    request.params = SamplingParams(temperature=0)
+    return request
+
+
+@pytest.fixture(scope="module")
+def found():
+    environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", __name__]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_stays_on_the_device_and_waits_once(found, kind):
+    for step, (before, waits, mistakes) in found[kind].items():
+        assert mistakes == [], step
+        assert (before, waits) == (0, 1), step
+
+
+if __name__ == "__main__":
+    print(json.dumps({kind: watched_steps(kind) for kind in KINDS}))
