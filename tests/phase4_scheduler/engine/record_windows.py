@@ -2,14 +2,18 @@
 
     VLLM_PYTHON -m tests.phase4_scheduler.engine.record_windows MODEL_FOLDER        (any model; only its settings are read)
 
-It runs in vLLM's own environment, so it imports nothing of the course but the file that drives vLLM there. (vLLM: Apache
-2.0; the recording: the licence of this repository.)
+vLLM's own scheduler decides, and the loop of its own `EngineCore` says when; only the model is replaced. It runs in vLLM's own
+environment, so it imports nothing of the course but the file that drives vLLM there. (vLLM: Apache 2.0; the recording: the
+licence of this repository.)
 """
 
 import gzip
 import json
+import queue
 import random
 import sys
+from collections import deque
+from concurrent.futures import Future
 from pathlib import Path
 
 from phase5_real_gpu.benchmarks import vllm_worker
@@ -58,65 +62,111 @@ def make_workload(seed):
     return dict(seed=seed, config=config, requests=requests)
 
 
+class FakeModel:
+    """In the place of vLLM's executor: the token of a place depends on the request and the place alone."""
+
+    def __init__(self, scheduler, workload):
+        self.scheduler, self.wanted = scheduler, {str(r["id"]): r for r in workload["requests"]}
+
+    def execute_model(self, output, non_block):
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        names = list(output.num_scheduled_tokens)
+        sampled = []
+        for name in names:
+            request, wanted = self.scheduler.requests[name], self.wanted[name]
+            place = request.num_computed_tokens  # this step's are counted already
+            is_last = wanted["stop_after"] == place - request.num_prompt_tokens + 1
+            token = STOP if is_last else (int(name) * 7919 + place * 104729) % 5000 + 100
+            sampled.append([] if request.is_prefill_chunk else [token])
+        self.found = Future()
+        self.found.set_result(ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled))
+        return self.found
+
+    def sample_tokens(self, grammar_output, non_block):
+        return self.found
+
+
+def make_core(scheduler, workload):
+    """vLLM's `EngineCore` with as much as its loop needs."""
+    from vllm.v1.engine.core import EngineCore
+
+    core = object.__new__(EngineCore)
+    core.scheduler, core.vllm_config = scheduler, scheduler.vllm_config
+    core.model_executor = FakeModel(scheduler, workload)
+    core.batch_queue_size = scheduler.vllm_config.max_concurrent_batches
+    core.batch_queue, core.aborts_queue = deque(), queue.Queue()
+    core.log_stats = core.is_pooling_model = core.is_mm_encoder_only = core.check_for_draft_tokens = False
+    core._weight_version = None
+    return core
+
+
 def record(model_config, workload):
-    """The workload with its steps."""
-    from vllm.v1.outputs import ModelRunnerOutput
+    """The workload with its steps: what was decided, and which requests ended.
+
+    Where a step comes back later than it was decided, "decided" (None: nothing) and "came_back" (the step) stand apart.
+    """
     from vllm.v1.request import Request, RequestStatus
 
+    model_config.max_model_len = workload["config"]["max_model_len"]
     scheduler, hasher = vllm_worker.make_scheduler(model_config, workload["config"])
-    assert scheduler.vllm_config.max_concurrent_batches == 1
-    requests, steps, step = {}, [], 0
-    while step < 400 and (len(requests) < len(workload["requests"]) or scheduler.has_requests()):
+    core = make_core(scheduler, workload)
+    at_once = core.batch_queue_size == 1
+    requests, turns, decided, turn = {}, [], [], {}
+    decide, update = scheduler.schedule, scheduler.update_from_output
+
+    def watched_schedule(*args):
+        output = decide(*args)
+        if at_once or output.num_scheduled_tokens or output.preempted_req_ids:
+            seen = vllm_worker.snapshot(turn["step"], scheduler, output)
+            names = [str(i) for i, _ in seen["scheduled"]]
+            seen["computed"] = dict(zip(names, seen["computed"]))
+            seen["blocks"] = dict(zip(names, seen["blocks"]))
+            turn["decided"] = seen
+        decided.append((turn["step"], output))
+        return output
+
+    def watched_update(output, model_output):
+        found = update(output, model_output)
+        if output.num_scheduled_tokens:
+            turn["came_back"] = next(step for step, one in decided if one is output)
+        return found
+
+    scheduler.schedule, scheduler.update_from_output = watched_schedule, watched_update
+    while len(turns) < 400 and (len(requests) < len(workload["requests"]) or scheduler.has_requests()):
+        turn = dict(step=len(turns), decided=None, came_back=None)
         for r in workload["requests"]:
-            if r["arrival"] == step:
+            if r["arrival"] == turn["step"]:
                 params = vllm_worker.greedy(r["max_tokens"], stop_token_ids=[STOP])
                 requests[r["id"]] = Request(
-                    str(r["id"]), r["prompt"], params, None, arrival_time=step + r["id"] * 1e-6,
+                    str(r["id"]), r["prompt"], params, None, arrival_time=turn["step"] + r["id"] * 1e-6,
                     priority=r["priority"], block_hasher=hasher,
                 )  # fmt: skip
                 scheduler.add_request(requests[r["id"]])
+        alive = [i for i, request in requests.items() if not request.is_finished()]
         aborted = [
-            r["id"]
-            for r in workload["requests"]
-            if r["abort_at"] == step and r["id"] in requests and not requests[r["id"]].is_finished()
+            r["id"] for r in workload["requests"] if r["abort_at"] == turn["step"] and r["id"] in alive
         ]
         for i in aborted:
             scheduler.finish_requests(str(i), RequestStatus.FINISHED_ABORTED)
-        output = scheduler.schedule()
-        seen = vllm_worker.snapshot(step, scheduler, output)
-        names = [str(i) for i, _ in seen["scheduled"]]
-        sampled = []
-        for name in names:
-            request, wanted = requests[name_of := int(name)], workload["requests"][int(name)]
-            if request.num_computed_tokens < request.num_tokens:
-                sampled.append([])
-            elif wanted["stop_after"] == request.num_output_tokens + 1:
-                sampled.append([STOP])
-            else:
-                sampled.append([(name_of * 7919 + request.num_tokens * 104729) % 5000 + 100])
-        scheduler.update_from_output(
-            output, ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled)
-        )
-        steps.append(
-            seen
-            | dict(
-                aborted=aborted,
-                computed=dict(zip(names, seen["computed"])),
-                blocks=dict(zip(names, seen["blocks"])),
-                finished=sorted(int(n) for n in names if requests[int(n)].is_finished()),
-            )
-        )
-        step += 1
+        if not at_once:
+            core.step_with_batch_queue()
+        elif scheduler.has_requests():
+            core.step()
+        else:
+            scheduler.schedule()
+        finished = sorted(i for i in alive if requests[i].is_finished() and i not in aborted)
+        turns.append((turn["decided"] if at_once else turn) | dict(aborted=aborted, finished=finished))
     assert all(r.is_finished() for r in requests.values()), "a workload that vLLM cannot finish"
-    return workload | dict(steps=steps)
+    return workload | dict(steps=turns)
 
 
-def main():
+def write(path, workloads):
     model_config = vllm_worker.start(dict(only_scheduler=True, model=sys.argv[1], skip_tokenizer_init=True))
-    with gzip.open(HERE / "vllm_0_32_windows.jsonl.gz", "wt", compresslevel=9) as file:
-        for seed in range(WORKLOADS):
-            file.write(json.dumps(record(model_config, make_workload(seed))) + "\n")
+    with gzip.open(path, "wt", compresslevel=9) as file:
+        for workload in workloads:
+            file.write(json.dumps(record(model_config, workload)) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    write(HERE / "vllm_0_32_windows.jsonl.gz", map(make_workload, range(WORKLOADS)))
