@@ -67,5 +67,5 @@ def num_computed(num_good: int, block_size: int, num_tokens: int) -> int:
 # %% tags=["check"]
 check("p5e6_block_transfer", load_blocks, num_computed)
 # %% [markdown]
-# The course's own is `copy_blocks` in `phase5_real_gpu/parallel/block_transfer.py`, and who dies there is a process:
-# `python phase5_real_gpu/disaggregation.py` kills both.
+# The course's own is `copy_blocks` in `phase5_real_gpu/parallel/block_transfer.py`.
+# `python phase5_real_gpu/disaggregation.py` loses both sides, one after the other.

@@ -1,57 +1,63 @@
 """Is it worth it? One process for prompts and one for answers, against two that do both: for several kinds of traffic and
-several promises, the highest rate at which 90 of 100 requests are served as promised. On real processes, and in virtual time.
+several SLOs, the highest rate at which 90% of the requests meet theirs, in virtual time.
 
-In both ways the engines' chunk (tokens a step at most) is tuned: each promise takes the best of some.
+In both ways the engines' chunk (tokens per step at most) is tuned: each SLO takes the best of some.
 
 Source: Zhong et al., "DistServe" (2024): goodput by attainment.
 """
 
-import time
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig
 from phase4_scheduler.features.kv_transfer import KVConnector, KVTransferScheduler
-from phase4_scheduler.simulator.cost_model import CostModel
+from phase4_scheduler.simulator.cost_model import CostModel, FittedCost
 from phase4_scheduler.simulator.latency import RequestRecord
 from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest, arrival_times
 from phase4_scheduler.simulator.virtual_time import ClockedEngine
-from phase5_real_gpu.parallel.proxy import Proxy
-from phase5_real_gpu.parallel.replicas import Replicas
 
 ATTAINMENT = 0.9
 BLOCK_SIZE = 16
+MEASURED = Path(__file__).parent / "measured" / "cpu_xeon_2core.json"
 
 
-class Promise(NamedTuple):
+class SLO(NamedTuple):
     """Limits in seconds: of the time to the first token, and of the mean gap between an answer's tokens."""
 
     ttft: float
     tpot: float
 
-    def kept_share(self, pairs: Sequence[tuple[float, float]]) -> float:
-        """Of requests, by the (TTFT, TPOT) of each."""
-        return sum(ttft <= self.ttft and tpot <= self.tpot for ttft, tpot in pairs) / len(pairs)
+    def kept_share(self, records: Sequence[RequestRecord]) -> float:
+        return sum(r.ttft <= self.ttft and r.tpot <= self.tpot for r in records) / len(records)
 
 
 class Kind(NamedTuple):
-    """Traffic: mean lengths of prompt and answer, in tokens. Each is drawn from half to one and a half times the mean."""
+    """Traffic: mean lengths of prompt and answer, in tokens. Each is drawn from half to one and a half times the mean.
+
+    Attributes:
+        rates: those that are tried, requests per second. requests: of each run.
+    """
 
     prompt: int
     answer: int
+    rates: tuple[float, ...]
+    requests: int
 
-    def draw(self, n: int, rate: float, seed: int) -> list[TrafficRequest]:
-        """`n` requests, `rate` a second. The lengths do not depend on the rate."""
+    def draw(self, rate: float, seed: int) -> list[TrafficRequest]:
+        """Requests at this rate. The lengths do not depend on it."""
         rng = np.random.default_rng([seed, self.prompt, self.answer])
         prompts, answers = (
-            rng.integers(mean // 2, mean + mean // 2 + 1, n) for mean in (self.prompt, self.answer)
+            rng.integers(mean // 2, mean + mean // 2 + 1, self.requests)
+            for mean in (self.prompt, self.answer)
         )
-        times = arrival_times(n, rate, 1.0, np.random.default_rng([seed, 1]))
+        times = arrival_times(self.requests, rate, 1.0, np.random.default_rng([seed, 1]))
         return [
             TrafficRequest(float(t), int(isl), int(osl))
             for t, isl, osl in zip(times, prompts, answers, strict=True)
@@ -65,13 +71,24 @@ class Layout:
     split: bool  # one for prompts and one for answers
     chunk: int
 
-    @property
-    def name(self) -> str:
-        return f"{'prefill + decode' if self.split else 'two replicas'}, chunks of {self.chunk}"
+
+KINDS = {
+    "summaries": Kind(640, 24, (2.5, 4.0, 6.0, 9.0, 13.0), 30),
+    "code": Kind(480, 48, (4.0, 6.0, 9.0, 12.0, 15.0), 40),
+    "chat": Kind(64, 200, (4.0, 8.0, 12.0, 18.0, 28.0, 40.0), 40),
+}
+SLOS = {"soon": SLO(0.15, 0.03), "steady": SLO(1.0, 0.004), "both": SLO(0.5, 0.005)}
+LAYOUTS = [Layout(True, 256), *(Layout(False, chunk) for chunk in (32, 128, 512))]
+
+
+@cache
+def measured() -> dict[str, Any]:
+    """What was measured with real processes: goodput by kind and SLO (apart, alike), prices of a step, seconds of a handover."""
+    return json.loads(MEASURED.read_text(encoding="utf-8"))
 
 
 def highest_rate(share_at: dict[float, float]) -> float:
-    """The rate up to which enough requests are served as promised, from shares at some rates. Between two of them on the
+    """The rate up to which enough requests meet their SLO, from shares at some rates. Between two of them on the
     straight line; below the smallest, in proportion.
 
     >>> highest_rate({1.0: 1.0, 2.0: 0.95, 4.0: 0.85})
@@ -88,32 +105,15 @@ def highest_rate(share_at: dict[float, float]) -> float:
     return best
 
 
-# ---------------------------------------------------------------------- on real processes
+def virtual_goodput(kind: Kind, split: bool, slo: SLO, seed: int = 0) -> float:
+    """The highest rate that meets an SLO, with the chunk that does best: on a machine with the measured prices."""
+    cost, handover = FittedCost(tuple(measured()["prices"])), measured()["handover"]
 
+    def share(layout: Layout, rate: float) -> float:
+        return slo.kept_share(serve_virtually(layout, kind.draw(rate, seed), cost, handover))
 
-def serve_front(
-    front: Proxy | Replicas, requests: Sequence[TrafficRequest], vocab_size: int
-) -> list[RequestRecord]:
-    """Send requests when they are due, and wait for all answers. Times in seconds after the call."""
-    prompts = [
-        PromptMaker(vocab_size).prompt(r, i) for i, r in enumerate(requests)
-    ]  # before the clock starts
-    records = [RequestRecord.of(request) for request in requests]
-    start, sent, ended = time.perf_counter(), 0, 0
-    while ended < len(requests):
-        now = time.perf_counter() - start
-        while sent < len(requests) and requests[sent].arrival <= now:
-            params = SamplingParams(temperature=0, max_tokens=requests[sent].output_tokens, ignore_eos=True)
-            front.add(f"{start} {sent}", prompts[sent], params, start + requests[sent].arrival)
-            sent += 1
-        for new in front.poll(None if sent == len(requests) else max(0.0, requests[sent].arrival - now)):
-            record = records[int(new.request_id.split()[1])]
-            record.token_times += [new.time - start] * len(new.token_ids)
-            ended += new.finish_reason is not None
-    return records
-
-
-# ---------------------------------------------------------------------- in virtual time
+    layouts = [layout for layout in LAYOUTS if layout.split == split]
+    return max(highest_rate({rate: share(layout, rate) for rate in kind.rates}) for layout in layouts)
 
 
 class AlreadyLoaded(KVConnector):
@@ -126,23 +126,17 @@ class AlreadyLoaded(KVConnector):
 
 
 def serve_virtually(
-    layout: Layout,
-    requests: Sequence[TrafficRequest],
-    cost: CostModel,
-    handover: Callable[[int], float],
-    num_blocks: int,
-    max_num_seqs: int = 64,
+    layout: Layout, requests: Sequence[TrafficRequest], cost: CostModel, handover: float
 ) -> list[RequestRecord]:
-    """What the records of two such processes would be.
+    """The records of two such processes.
 
     Args:
         cost: of a step.
-        handover: seconds from the end of a prompt of so many tokens to its request's arrival at the decode process.
+        handover: seconds from the end of a prompt to its request's arrival at the decode process.
     """
 
     def engine(chunk: int, connector: KVConnector | None = None) -> ClockedEngine:
-        config = SchedulerConfig(max_num_seqs, chunk)
-        manager = BlockManager(num_blocks, BLOCK_SIZE)
+        config, manager = SchedulerConfig(64, chunk), BlockManager(4000, BLOCK_SIZE)
         if connector is None:
             return ClockedEngine(Scheduler(config, manager), cost)
         return ClockedEngine(KVTransferScheduler(config, manager, kv_connector=connector), cost)
@@ -164,10 +158,7 @@ def serve_virtually(
         # Its kind is its number: so the records say whose they are.
         prefill.add(replace(request, output_tokens=1, kind=str(i)), i, prompts.prompt(request, i))
     prefill.advance(float("inf"))
-    ready = sorted(
-        (record.token_times[0] + handover(record.prompt_tokens), int(record.kind))
-        for record in prefill.run.records
-    )
+    ready = sorted((record.token_times[0] + handover, int(record.kind)) for record in prefill.run.records)
     for at, i in ready:
         decode.advance(at)
         decode.add(replace(requests[i], arrival=at, kind=str(i)), i, prompts.prompt(requests[i], i))
