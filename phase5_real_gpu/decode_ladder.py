@@ -6,14 +6,13 @@ many at a time, asks before it needs them, and keeps the whole card asking. The 
 time. Each rung is a small kernel to read (ladder_kernels.py); the last is the one that the engine uses.
 
 You will see that all rungs give the same answer, what each of them asks memory for, counted, and what that should
-be worth. Without a GPU the kernels run in Triton's interpreter, which is slow and exact; with one they are timed.
+be worth. Without a GPU the kernels run in Triton's interpreter, which is slow and exact. `kernel_benchmark.py` times them on one.
 """
 
 from labkit.lab import Lab, run_lab
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, require_triton
-from phase5_real_gpu.measuring.engine_cases import default_dtype
 from phase5_real_gpu.story.ladder_figures import draw_work
-from phase5_real_gpu.story.ladder_story import large_shapes, rungs, same_answer, timed
+from phase5_real_gpu.story.ladder_story import large_shapes, rungs, same_answer
 
 
 def story(lab: Lab) -> None:
@@ -24,15 +23,12 @@ def story(lab: Lab) -> None:
     rungs(lab)
     same_answer(lab, device)
     large_shapes(lab)
-    if device == "cuda" and not INTERPRETED:
-        timed(lab, default_dtype(device), device)
-        return
     lab.cannot_measure(
         claim="ladder-speed",
         question="what each rung gains in time, in microseconds and in GB/s of keys and values",
         needs="GPU",
-        remedy="The interpreter says what a kernel computes and what it loads, nothing of its speed. Run this script "
-        "on a machine with a CUDA GPU; reference/ holds what others measured.",
+        remedy="The interpreter says what a kernel computes and what it loads, nothing of its speed. Run "
+        "kernel_benchmark.py on a machine with a CUDA GPU; reference/ holds what others measured.",
     )
     lab.figure(draw_work(), "decode_ladder")
 

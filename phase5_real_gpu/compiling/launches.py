@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from phase5_real_gpu.compiling.machine_code import LIMITS
-from phase5_real_gpu.fused import quantized_gemm, write_kv_fp8
+from phase5_real_gpu.fused import quantized_gemm
 from phase5_real_gpu.fused.store_kernel import store
 from phase5_real_gpu.kernels import paged_decode, paged_prefill, write_kv
 from phase5_real_gpu.ladder import LADDER, Rung, first_kernels, run_rung
@@ -55,7 +55,7 @@ def _write(dtype: str, kv_dtype: str | None = None, turned: bool = False) -> Non
         angles = _empty(2048, 64, dtype="float32"), _empty(2048, 64, dtype="float32")
         store(*step, q=_empty(2048, 32, 128, dtype=dtype), angles=angles)
     else:
-        (write_kv_fp8 if kv_dtype else write_kv)(*step)
+        (store if kv_dtype else write_kv)(*step)
 
 
 def _product(dtype: str, kind: str, rows: int = 1) -> None:

@@ -1,6 +1,6 @@
 """Features beside the kernels of `kernels/`: layers with fewer kernels, a KV cache in 8 bits (fp8), and GEMMs with weights in 8 or 4 bits."""
 
-from phase5_real_gpu.fused.fp8_kv_cache import FP8PagedKVCache, write_kv_fp8
+from phase5_real_gpu.fused.fp8_kv_cache import FP8PagedKVCache
 from phase5_real_gpu.fused.quantized_gemm import quantized_gemm
 
-__all__ = ["FP8PagedKVCache", "quantized_gemm", "write_kv_fp8"]
+__all__ = ["FP8PagedKVCache", "quantized_gemm"]

@@ -30,27 +30,6 @@ def fp8_problem() -> str | None:
     return f"this card has compute capability {has}, an fp8 KV cache needs 8.9 or more: use a 16-bit one"
 
 
-def write_kv_fp8(
-    k: Tensor,
-    v: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    slot_mapping: Tensor,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
-    *,
-    checked: bool = False,
-) -> None:
-    """`write_kv` into a cache of torch.float8_e4m3fn.
-
-    Args:
-        k_scale, v_scale: keys and values are divided by them before rounding.
-    """
-    if k_cache.dtype != FP8:
-        raise ValueError(f"the cache is {k_cache.dtype}, not {FP8}: use write_kv")
-    store(k, v, k_cache, v_cache, slot_mapping, (k_scale, v_scale), checked=checked)
-
-
 class FP8PagedKVCache(TritonPagedKVCache):
     """Keys and values of many requests in blocks of fp8.
 
@@ -83,4 +62,4 @@ class FP8PagedKVCache(TritonPagedKVCache):
             options |= dict(scale=options["scale"] * k_scale, out_scale=v_scale)
 
     def store(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
-        write_kv_fp8(k, v, k_cache, v_cache, self.step.slots, *self.scales)
+        store(k, v, k_cache, v_cache, self.step.slots, self.scales)

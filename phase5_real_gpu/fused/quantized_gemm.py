@@ -144,13 +144,6 @@ def quantized_gemm(x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | Non
     return out
 
 
-def quantized_gemm_bytes(rows: int, outputs: int, inputs: int, bits: int, has_zeros: bool = False) -> int:
-    """Bytes that a product with groups of 32 and activations of 16 bits must at least move. bits: 4, 8; 16: no scales."""
-    groups = outputs * inputs // GROUP if bits < 16 else 0
-    weights = outputs * inputs * bits // 8 + groups * (3 if has_zeros else 2)
-    return weights + 2 * rows * (inputs + outputs)
-
-
 def check_product(x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | None) -> None:
     require_triton()
     if codes.dtype not in (torch.int8, torch.uint8) or codes.ndim != 2 or codes.stride(1) != 1:

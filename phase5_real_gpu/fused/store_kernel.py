@@ -120,8 +120,6 @@ def store(
     scales: tuple[float, float] = (1.0, 1.0),
     q: Tensor | None = None,
     angles: tuple[Tensor, Tensor] | None = None,
-    *,
-    checked: bool = False,
 ) -> None:
     """`write_kv`, into a cache of any format, that turns queries and keys before.
 
@@ -130,7 +128,7 @@ def store(
         q: [N, num_heads, head_dim], turned in place.
         angles: cosines and sines, each float32 [N, head_dim / 2]; None: nothing is turned, and q is not needed.
     """
-    check_write(k, v, k_cache, v_cache, slot_mapping, checked)
+    check_write(k, v, k_cache, v_cache, slot_mapping)
     (num_tokens, num_kv_heads, head_dim), block_size = k.shape, k_cache.shape[1]
     q = k if angles is None else q
     for name, table in zip(("cos", "sin"), angles or ()):

@@ -113,7 +113,6 @@ def paged_decode(
     num_splits: int | None = None,
     plan: DecodePlan | None = None,
     out: Tensor | None = None,
-    checked: bool = False,
 ) -> Tensor:
     """Attention of one new token per request, over keys and values in blocks: [B, num_heads, head_dim].
 
@@ -130,10 +129,9 @@ def paged_decode(
         num_splits: of the longest context; None: chosen by `split_rule.py`.
         plan: cut as this plan says, into its memory. A step makes one for all layers.
         out: [B, num_heads, head_dim], where to put the result.
-        checked: read the tables back and check them first. That waits for the GPU, so only the interpreter always does.
 
     Raises:
-        ValueError: shapes, types or devices that do not fit; a table that points outside (if `checked`).
+        ValueError: shapes, types or devices that do not fit; in the interpreter a table that points outside.
         LabError: Triton is not installed.
     """
     check_attention(q, k_cache, v_cache, block_tables, context_lens, window, softcap)
@@ -141,7 +139,7 @@ def paged_decode(
     num_blocks, block_size = k_cache.shape[:2]
     if len(block_tables) != batch:
         raise ValueError(f"q has {batch} requests, block_tables {len(block_tables)}: one row each")
-    if checked or INTERPRETED:
+    if INTERPRETED:
         check_tables(block_tables, context_lens, num_blocks, block_size)
     if out is None:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)

@@ -71,12 +71,6 @@ class CUDAGraphRecorder:
         return Recording(graph.replay, result)
 
 
-def repeat_in_python(step: Callable[[], Tensor]) -> Recording:
-    """What a recording does, without a GPU: for tests, and to compare with."""
-    recording = Recording(lambda: recording.result.copy_(step()), step())
-    return recording
-
-
 def bucket_sizes(max_num_seqs: int) -> list[int]:
     """1, 2, 4, 8, then every 8 up to 64, then every 32: the padding is never more than a small part."""
     sizes = {1, 2, 4, *range(8, 65, 8), *range(96, max_num_seqs, 32), max_num_seqs}

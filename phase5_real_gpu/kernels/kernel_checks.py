@@ -2,7 +2,7 @@
 
 A GPU does not say "index out of range": it reads some other memory, or the process dies with an error that names no
 line. So shapes and types are checked before each launch. The entries *of* the tables are on the GPU, and reading them
-back means waiting for it: only `checked=True` does that, and the interpreter, where a wrong entry would end the process.
+back means waiting for it: only the interpreter does that, where a wrong entry would end the process.
 """
 
 import torch
@@ -87,10 +87,8 @@ def check_new_tensor(name: str, tensor: Tensor, cache: Tensor) -> None:
         raise ValueError(f"{name}: each head's numbers must lie side by side: call .contiguous() on it")
 
 
-def check_write(
-    k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, checked: bool
-) -> None:
-    """Raise a ValueError unless keys, values, caches and slots fit together; `checked`: read the slots back, too."""
+def check_write(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+    """Raise a ValueError unless keys, values, caches and slots fit together."""
     check_cache(k_cache, v_cache)
     num_blocks, block_size, num_kv_heads, head_dim = k_cache.shape
     needed = (len(slot_mapping), num_kv_heads, head_dim)
@@ -102,7 +100,7 @@ def check_write(
             )
         check_new_tensor(name, new, k_cache)
     check_integers("slot_mapping", slot_mapping, k_cache.device)
-    if checked or INTERPRETED:
+    if INTERPRETED:
         check_slots(slot_mapping, num_blocks * block_size)
 
 

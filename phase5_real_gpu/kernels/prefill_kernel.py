@@ -186,7 +186,6 @@ def paged_prefill(
     softcap: float | None = None,
     out_scale: float = 1.0,
     out: Tensor | None = None,
-    checked: bool = False,
 ) -> Tensor:
     """Attention of all new tokens of all requests, each over its own context up to itself: [N, num_heads, head_dim].
 
@@ -204,7 +203,7 @@ def paged_prefill(
         raise ValueError(
             f"cu_query_lens has shape {list(cu_query_lens.shape)}: {num_requests} requests need [{num_requests + 1}]"
         )
-    if checked or INTERPRETED:
+    if INTERPRETED:
         check_tables(block_tables, context_lens, num_blocks, block_size)
         check_query_lens(cu_query_lens, context_lens, num_tokens)
     if out is None:

@@ -50,27 +50,18 @@ def write_kv_kernel(
     tl.store(v_cache + place, values, mask=exists)
 
 
-def write_kv(
-    k: Tensor,
-    v: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    slot_mapping: Tensor,
-    *,
-    checked: bool = False,
-) -> None:
+def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
     """Store each token's key and value in its slot.
 
     Args:
         k, v: [N, num_kv_heads, head_dim].
         k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim]; changed in place.
         slot_mapping: [N] integers; -1: this token is not stored.
-        checked: read the slots back and check them first. That waits for the GPU, so only the interpreter always does.
 
     Raises:
-        ValueError: arguments that do not fit; a slot outside the pool or named twice (if `checked`).
+        ValueError: arguments that do not fit; in the interpreter a slot outside the pool or named twice.
     """
-    check_write(k, v, k_cache, v_cache, slot_mapping, checked)
+    check_write(k, v, k_cache, v_cache, slot_mapping)
     if len(slot_mapping) == 0:
         return
     block_size, num_kv_heads, head_dim = k_cache.shape[1:]

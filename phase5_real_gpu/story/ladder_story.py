@@ -12,9 +12,8 @@ from phase5_real_gpu.kernels.triton_setup import INTERPRETED
 from phase5_real_gpu.ladder.counted_loads import LARGE, SMALL, Counted, expected, random_step, run_counted
 from phase5_real_gpu.ladder.ladder_rungs import FULL_BATCH, LADDER, ONE_LONG, Rung, Shape, Work, run_rung
 from phase5_real_gpu.measuring.kernel_cases import DECODE_B1_32K, DECODE_B64, AttentionCase, AttentionInputs
-from phase5_real_gpu.measuring.kernel_measure import floor_of, run_case
+from phase5_real_gpu.measuring.kernel_measure import floor_of
 from phase5_real_gpu.measuring.kernel_peers import Runner
-from phase5_real_gpu.measuring.machine_limits import measure_limits
 from phase5_real_gpu.measuring.measurements import Bench
 from phase5_real_gpu.story.ladder_figures import H100_MULTIPROCESSORS, draw_staircase
 
@@ -176,17 +175,3 @@ def show_ladder(lab: Lab, bench: Bench, figure: str) -> None:
     if all(any(rates) for rates in gb_s.values()):
         fig = draw_staircase(gb_s, bench.limits.read_gb_s, bench.limits.device_name)
         lab.figure(fig, figure)
-
-
-def timed(lab: Lab, dtype: str, device: str) -> None:
-    """Time each rung for both shapes, and compare it with the bandwidth measured on this card."""
-    lab.title("What each rung gained")
-    seconds = 0.05 if lab.quick else 0.2
-    limits = measure_limits(device, (dtype,), quick=True)
-    bench = Bench(
-        limits, device, dtype, lab.seed, seconds, lab.show, lambda bench: lab.save(**bench.results())
-    )
-    for case in lab.progress(ladder_cases(dtype), "checking and timing"):
-        run_case(bench, case, ladder_runners())
-    show_ladder(lab, bench, "decode_ladder")
-    lab.record(**bench.results())

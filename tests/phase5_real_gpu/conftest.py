@@ -6,7 +6,7 @@ Everything here runs where the kernels run: compiled on a GPU, in Triton's inter
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -19,6 +19,7 @@ from phase2_attention_kvcache.model.caches import AttentionRule
 from phase3_paged_attention.paging import StepLayout
 from phase5_real_gpu.fused.fp8_kv_cache import fp8_problem
 from phase5_real_gpu.kernels import paged_decode, paged_prefill
+from phase5_real_gpu.kernels.gpu_runner import Recording
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
 from tests.properties import with_rules
 
@@ -225,6 +226,12 @@ def model_config(
         mlp_bias=False,
     ) | changes  # fmt: skip
     return ModelConfig(**shape)
+
+
+def repeat_in_python(step: Callable[[], Tensor]) -> Recording:
+    """What a CUDA graph does, without a GPU."""
+    recording = Recording(lambda: recording.result.copy_(step()), step())
+    return recording
 
 
 def assert_near(got: Tensor, expected: Tensor, tolerance: float = 2e-5) -> None:

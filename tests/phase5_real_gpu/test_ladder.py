@@ -1,6 +1,5 @@
 """Every rung of the ladder against the definition in float64; what it loads, against what its code promises."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -8,20 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.lab import run_lab
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
 
 if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
 
 from phase5_real_gpu import decode_ladder
-from phase5_real_gpu.kernels import triton_setup
 from phase5_real_gpu.ladder import LADDER, count_loads, run_rung
 from phase5_real_gpu.ladder.counted_loads import expected, random_step
 from phase5_real_gpu.ladder.ladder_rungs import ALWAYS_SPLITS, FULL_BATCH, ONE_LONG, Shape
-from phase5_real_gpu.measuring import kernel_measure, timing
-from phase5_real_gpu.measuring.kernel_cases import Heads, decode_case
-from phase5_real_gpu.measuring.measurements import Limits
 from phase5_real_gpu.story import ladder_story
 from tests.properties import unshrunk
 
@@ -55,14 +49,6 @@ def test_scores_far_apart_and_a_scale_of_ones_own(lab, rung):
     """Large scores overflow an exponential, unless the largest is taken away first."""
     case = lab.decode_case([90, 17], stretch=60.0, group=3)
     case.assert_right(run(rung, case, scale=0.5), scale=0.5)
-
-
-@every_rung
-def test_a_page_as_large_as_they_get(lab, rung):
-    # A whole page of 256 is more than a T4's shared memory takes.
-    size = 256 if INTERPRETED or triton_setup.capability() >= (8, 0) else 128
-    case = lab.decode_case([300, 256, 1], kv_heads=1, block_size=size)
-    case.assert_right(run(rung, case))
 
 
 @every_rung
@@ -103,21 +89,6 @@ def test_every_rung_does_the_work_that_it_says(context_lens, kv_heads, group, bl
         assert counted.loaded["page_ids"] == 4 * work.page_ids, rung.name
 
 
-@interpreted_only
-def test_counting_leaves_no_trace():
-    from triton.runtime.interpreter import interpreter_builder as builder
-
-    step = random_step(Shape([5], 2, 1, 32, itemsize=4), torch.float32, "cpu", 0)
-    with pytest.raises(RuntimeError), count_loads(keys=step[1]) as counted:
-        run_rung(LADDER[1], *step)
-        raise RuntimeError
-    seen = counted.loaded["keys"]
-    assert seen == 5 * 32 * 4
-    run_rung(LADDER[1], *step)
-    assert counted.loaded["keys"] == seen
-    assert "create_masked_load" not in vars(builder)
-
-
 def test_work_of_the_large_shapes():
     """Bytes as in the literature: 64 x 4,096 tokens, 8 KV heads of 128 in 16 bits are 1.074 GB."""
     assert FULL_BATCH.kv_bytes == 1_073_741_824
@@ -131,20 +102,6 @@ def test_work_of_the_large_shapes():
 
 
 # ---------------------------------------------------------------------- bad input
-
-
-def test_what_does_not_fit_is_told_in_one_line(lab):
-    case = lab.decode_case([20], group=17)
-    with pytest.raises(ValueError, match="17 query heads a KV head: the ladder takes 1 to 16"):
-        run(LADDER[1], case)
-    case = lab.decode_case([20])
-    with pytest.raises(ValueError, match=r"q is torch\.float16, the cache torch\.float32"):
-        run_rung(LADDER[0], case.q.half(), case.k_cache, case.v_cache, case.block_tables(), case.lens())
-    fp8 = lab.decode_case([20], cache_dtype=torch.float8_e4m3fn)
-    with pytest.raises(ValueError, match="the ladder has no fp8 cache"):
-        run(LADDER[0], fp8)
-    with pytest.raises(ValueError, match="block_tables"):
-        run_rung(LADDER[0], case.q, case.k_cache, case.v_cache, case.block_tables()[0], case.lens())
 
 
 # ---------------------------------------------------------------------- the script
@@ -171,32 +128,3 @@ def test_a_wrong_rung_fails_the_script(monkeypatch):
     monkeypatch.setattr(ladder_story, "LADDER", wrong)
     monkeypatch.setattr(ladder_story, "SMALL", replace(ladder_story.SMALL, context_lens=[20, 0]))
     assert decode_ladder.main(["--quick"]) == 1
-
-
-def test_timing_each_rung(lab, monkeypatch, tmp_path):
-    """What a GPU would do, with a clock of our own: the figures' names, floors and the staircase."""
-    cases = [
-        decode_case(name, name, [20], heads=Heads(2, 1, 32), dtype="float16") for name in ("b64-4k", "b1-32k")
-    ]
-    ticks = iter(range(700, 0, -50))
-
-    def time_call(fn, device, seconds):
-        assert fn().shape == (1, 2, 32)
-        return timing.Timing((float(next(ticks)),))
-
-    limits = Limits(10.0, 10.0, {"float16": 1.0}, 1.0, device_name="a card")
-    monkeypatch.setattr(ladder_story, "ladder_cases", lambda dtype: cases)
-    monkeypatch.setattr(kernel_measure, "time_call", time_call)
-    monkeypatch.setattr(ladder_story, "measure_limits", lambda *_, **__: limits)
-    status = run_lab(lambda story: ladder_story.timed(story, "float16", lab.device), "", ("device", "seed", "quick"),
-                     argv=["--json", str(tmp_path / "report.json"), "--quick"])  # fmt: skip
-    assert status == 0
-    found = json.loads((tmp_path / "report.json").read_text())["results"]["measurements"]
-    found = [m for m in found if m["name"].startswith("ladder-")]
-    assert [m["name"] for m in found] == [
-        f"ladder-{i}-{rung.name}-{name}" for name in ("b64-4k", "b1-32k") for i, rung in enumerate(LADDER, 1)
-    ]
-    assert found[0]["value"] == 700 and found[0]["unit"] == "us" and found[0]["limit"] == "bandwidth"
-    # 20 tokens x 32 numbers x 2 bytes x keys and values, q and out, two table entries; at 10 GB/s.
-    assert found[0]["floor"] == pytest.approx((2560 + 256 + 8) / 10e3)
-    assert found[0]["share_of_limit"] == pytest.approx(found[0]["floor"] / 700)

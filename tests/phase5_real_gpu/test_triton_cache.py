@@ -73,13 +73,6 @@ def test_a_mixed_step(lab, requests, dtype, **shape):
     )  # stored there, and nowhere else
 
 
-@pytest.mark.parametrize("order", ["dpdpd", "pdddp", "ddd", "ppp"])
-def test_every_order_of_prompts_and_single_tokens(lab, order):
-    lens = {"d": (20, 1), "p": (9, 6)}
-    case = lab.Case([lens[o][1] for o in order], [sum(lens[o]) for o in order], kv_heads=1)
-    case.assert_right(attend(case, cache_of(case)))
-
-
 @pytest.mark.parametrize("slots_of_card", [1, 7, 64])
 def test_contexts_are_cut_for_the_card(lab, slots_of_card):
     case = lab.Case([1, 1, 5, 1], [700, 3, 9, 65], kv_heads=1, block_size=32)
@@ -125,22 +118,6 @@ def test_a_request_reads_what_another_writes_in_the_same_step(lab, reader_first)
     out[rows] = cache.attend(0, q[rows], k[rows], v[rows])
     lab.assert_near(out[:10], lab.plain_attention(q[:10], k[:10], v[:10]))
     lab.assert_near(out[10:], lab.plain_attention(q[10:], k[b], v[b]))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (dict(head_dim=8), "head_dim 8 is out of range"),
-        (dict(block_size=512), "block size 512 is out of range"),
-        (dict(dtype=torch.float64), "k_cache is torch.float64"),
-    ],
-    ids=str,
-)
-def test_bad_settings(lab, options, message):
-    options = dict(device=lab.device) | options
-    with pytest.raises(ValueError, match=message) as stop:
-        TritonPagedKVCache(lab.model_config(4, 2, options.pop("head_dim", 32)), 8, **options)
-    assert "\n" not in str(stop.value)
 
 
 # ---------------------------------------------------------------------- a whole model, a whole engine

@@ -13,7 +13,6 @@ if not HAS_TRITON:
 from phase2_attention_kvcache.quantization.quantized_formats import FORMATS
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedWeight
 from phase5_real_gpu.fused import quantized_gemm
-from phase5_real_gpu.fused.quantized_gemm import quantized_gemm_bytes
 from tests.properties import unshrunk
 
 KINDS = ("int8", "q8_0", "q4_0", "int4")
@@ -50,20 +49,6 @@ def test_rows_apart_in_memory():
     assert torch.equal(apart, quantized_gemm(x[:, :64].contiguous(), **weight))
 
 
-def test_no_rows():
-    weight = QuantizedWeight.of(torch.randn(40, 64), "int8").planes
-    assert quantized_gemm(torch.empty(0, 64), **weight).shape == (0, 40)
-
-
-def test_bytes():
-    """A product's floor, by hand: 4096 x 4096 in 4 bits, 131,072 a group of scales and zero points, one row."""
-    planes = QuantizedWeight.of(torch.randn(64, 96), "int4").planes
-    assert (
-        quantized_gemm_bytes(1, 64, 96, 4, has_zeros=True) == sum(p.nbytes for p in planes.values()) + 2 * 160
-    )
-    assert quantized_gemm_bytes(1, 4096, 4096, 16) == 2 * 4096**2 + 4 * 4096
-
-
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -78,8 +63,3 @@ def test_what_does_not_fit(change, message):
     given = dict(x=torch.zeros(2, 64), **QuantizedWeight.of(torch.randn(40, 64), "q4_0").planes)
     with pytest.raises(ValueError, match=message):
         quantized_gemm(**given | change)
-
-
-def test_rows_that_do_not_divide():
-    with pytest.raises(ValueError, match="groups of 32"):
-        quantized_gemm(torch.zeros(2, 40), torch.zeros(4, 40, dtype=torch.int8), torch.zeros(4, 1))

@@ -27,20 +27,16 @@ def with_block_size(x, size, dim=32):
 # name: (what is changed, what the message says); here for paged_decode and paged_prefill alike.
 ATTENTION = {
     "head_dim too small": (lambda x: with_head_dim(x, 8), r"head_dim 8 is out of range.* 16 to 256"),
-    "head_dim too large": (lambda x: with_head_dim(x, 264), r"head_dim 264 is out of range.* 16 to 256"),
     "block size 0": (lambda x: with_block_size(x, 0), r"block size 0 is out of range.* 1 to 256"),
-    "block size too large": (lambda x: with_block_size(x, 512), r"block size 512 is out of range.* 1 to 256"),
     "q of another head_dim": (lambda x: dict(q=x["q"][..., :16]), "q has head_dim 16, the cache 32"),
     "q without heads": (lambda x: dict(q=x["q"][:, 0]), r"q has shape .*give \[tokens, num_heads, head_dim\]"),
     "heads that do not divide": (lambda x: dict(q=x["q"][:, :3]), "3 query heads on 2 KV heads"),
-    "fewer heads than KV heads": (lambda x: dict(q=x["q"][:, :0]), "0 query heads on 2 KV heads"),
     "too many queries a KV head": (
         lambda x: dict(q=x["q"].repeat(1, 33, 1)), "132 query heads on 2 KV heads.* 1 to 64"
     ),
     "q in another format": (
         lambda x: dict(q=x["q"].half()), "q is torch.float16, the cache torch.float32: convert"
     ),
-    "q in float64": (lambda x: dict(q=x["q"].double()), "q is torch.float64"),
     "a cache in float64": (
         lambda x: dict(k_cache=x["k_cache"].double(), v_cache=x["v_cache"].double()),
         "k_cache is torch.float64.*use one of",
@@ -50,9 +46,6 @@ ATTENTION = {
     ),
     "keys and values of two shapes": (
         lambda x: dict(v_cache=x["v_cache"][:-1]), r"both must be \[num_blocks, block_size"
-    ),
-    "a cache without heads": (
-        lambda x: dict(k_cache=x["k_cache"][:, :, 0], v_cache=x["v_cache"][:, :, 0]), "both must be"
     ),
     "keys and values that lie differently": (
         lambda x: dict(v_cache=x["v_cache"].transpose(1, 2).contiguous().transpose(1, 2)), "lie alike in memory"
@@ -68,7 +61,6 @@ ATTENTION = {
     ),
     "q elsewhere": (lambda x: dict(q=x["q"].to("meta")), "q is on meta, the cache on .*: move one"),
     "values elsewhere": (lambda x: dict(v_cache=x["v_cache"].to("meta")), "k_cache.* v_cache.* meta.*: move"),
-    "tables elsewhere": (lambda x: dict(block_tables=x["block_tables"].to("meta")), "block_tables is on meta"),
     "lengths elsewhere": (lambda x: dict(context_lens=x["context_lens"].to("meta")), "context_lens is on meta"),
     "tables of fractions": (
         lambda x: dict(block_tables=x["block_tables"].float()), "block_tables is torch.float32: .*int32 or int64"
@@ -77,7 +69,6 @@ ATTENTION = {
     "a length too many": (
         lambda x: dict(context_lens=x["context_lens"].repeat(2)), r"block_tables \[2, 4\] and context_lens \[4\]"
     ),
-    "tables in one row": (lambda x: dict(block_tables=x["block_tables"][0]), r"block_tables \[4\]"),
     "tables that lie by columns": (
         lambda x: dict(block_tables=x["block_tables"].t().contiguous().t()), "block_tables must lie row by row"
     ),
@@ -86,7 +77,6 @@ ATTENTION = {
     ),
     "a result of another shape": (lambda x: dict(out=torch.empty_like(x["q"].repeat(1, 2, 1))), "out"),
     "a result in another format": (lambda x: dict(out=torch.empty_like(x["q"]).half()), "out"),
-    "a result with gaps": (lambda x: dict(out=torch.empty_like(x["q"].repeat(1, 1, 2))[..., :32]), "out"),
 }  # fmt: skip
 
 
@@ -126,7 +116,7 @@ WRITE = {
 }  # fmt: skip
 
 
-# ---------------------------------------------------------------------- checked mode
+# ---------------------------------------------------------------------- entries of the tables
 
 
 # 8 blocks; request 0 has 20 tokens in 2 of them, request 1 has 7 in 1. Tables are 4 wide.
@@ -162,40 +152,40 @@ SLOTS = {
 
 
 REFUSALS = [
-    pytest.param(kernel, checked, *case, id=f"{kernel.__name__}: {name}")
-    for kernels, checked, table in (
-        ((paged_decode, paged_prefill), False, ATTENTION),
-        ((paged_decode,), False, DECODE),
-        ((paged_prefill,), False, PREFILL),
-        ((write_kv,), False, WRITE),
-        ((paged_decode, paged_prefill), True, TABLES),
-        ((paged_prefill,), True, QUERY_LENS),
-        ((write_kv,), True, SLOTS),
+    pytest.param(kernel, *case, id=f"{kernel.__name__}: {name}")
+    for kernels, table in (
+        ((paged_decode, paged_prefill), ATTENTION),
+        ((paged_decode,), DECODE),
+        ((paged_prefill,), PREFILL),
+        ((write_kv,), WRITE),
+        # Read back in the interpreter alone: on a GPU that would mean waiting for it.
+        ((paged_decode, paged_prefill) if INTERPRETED else (), TABLES),
+        ((paged_prefill,) if INTERPRETED else (), QUERY_LENS),
+        ((write_kv,) if INTERPRETED else (), SLOTS),
     )
     for kernel in kernels
     for name, case in table.items()
 ]
 
 
-@pytest.mark.parametrize(("kernel", "checked", "change", "message"), REFUSALS)
-def test_a_kernel_refuses(inputs, kernel, checked, change, message):
+@pytest.mark.parametrize(("kernel", "change", "message"), REFUSALS)
+def test_a_kernel_refuses(inputs, kernel, change, message):
     """One line with the message in it, and the caches as they were."""
     given = inputs[kernel.__name__]
-    kernel(**given, checked=checked)
+    kernel(**given)
     before = [given[c].clone() for c in ("k_cache", "v_cache")]
     with pytest.raises(ValueError, match=message) as stop:
-        # The interpreter looks into the tables unasked: a wrong entry reads or writes this process's own memory.
-        kernel(**given | change(given), checked=checked and not INTERPRETED)
+        kernel(**given | change(given))
     assert "\n" not in str(stop.value) and len(str(stop.value)) < 200
     for cache, old in zip(("k_cache", "v_cache"), before):
         assert torch.equal(given[cache].nan_to_num(7.0), old.nan_to_num(7.0))
 
 
-def test_checked_lets_through_what_is_never_read(lab, inputs):
+def test_what_is_never_read_may_be_anything(lab, inputs):
     """Behind a request's blocks anything may stand, and a token without a slot is no mistake."""
     for kernel in (paged_decode, paged_prefill):
         given = inputs[kernel.__name__]
-        kernel(**given | dict(block_tables=changed(given["block_tables"], (0, 2), 10**9)), checked=True)
+        kernel(**given | dict(block_tables=changed(given["block_tables"], (0, 2), 10**9)))
     case = lab.Case([4], [4])
     slots = torch.tensor([-1, 0, -1, 95 % (case.num_blocks * 16)], device=lab.device)
-    write_kv(*(case.new(t) for t in case.given), case.k_cache, case.v_cache, slots, checked=True)
+    write_kv(*(case.new(t) for t in case.given), case.k_cache, case.v_cache, slots)

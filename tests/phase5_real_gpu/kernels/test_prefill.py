@@ -12,7 +12,7 @@ from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
 if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
 
-from phase5_real_gpu.kernels import paged_prefill, write_kv
+from phase5_real_gpu.kernels import paged_prefill
 from phase5_real_gpu.kernels.decode import tile_tokens
 from phase5_real_gpu.kernels.prefill_kernel import prefill_shape
 from tests.properties import softcaps, unshrunk, windows
@@ -93,48 +93,3 @@ def test_no_token_sees_a_later_one(lab):
 
 
 # ---------------------------------------------------------------------- the same in other portions
-
-
-@given(
-    lens=st.lists(st.integers(0, 140), min_size=1, max_size=4),
-    group=st.sampled_from([1, 3, 4, 16]),
-    dim=st.sampled_from([32, 80]),
-    block_size=st.sampled_from([8, 16, 64]),
-    num_splits=st.sampled_from([1, 3]),
-    seed=st.integers(0, 2**31),
-)
-@settings(unshrunk, max_examples=6)
-def test_a_decode_row_is_a_prefill_of_one_token(lab, lens, num_splits, **shape):
-    case = lab.decode_case([n + 1 for n in lens], kv_heads=1, **shape)
-    lab.assert_near(case.prefill(), case.decode(num_splits=num_splits))
-
-
-@given(
-    length=st.integers(1, 60),
-    chunks=st.lists(st.sampled_from([1, 1, 2, 3, 7, 16, 50]), min_size=1, max_size=6),
-    block_size=st.sampled_from([8, 16, 64]),
-    group=st.sampled_from([1, 3, 4]),
-    seed=st.integers(0, 2**31),
-)
-@settings(unshrunk, max_examples=6)
-def test_any_chunks_are_the_prompt_at_once(lab, length, chunks, **shape):
-    """Each chunk is stored by write_kv and attends; what comes after it is still NaN."""
-    case = lab.Case([length], [length], kv_heads=1, **shape)
-    done, turn, rows = 0, 0, []
-    keys, values = (t[0] for t in case.given)
-    slots = case.new_slots
-    while done < length:
-        n = min(chunks[turn % len(chunks)], length - done)
-        part = slice(done, done + n)
-        write_kv(keys[part], values[part], case.k_cache, case.v_cache, slots[part])
-        done, turn = done + n, turn + 1
-        rows.append(
-            paged_prefill(
-                case.q[part], case.k_cache, case.v_cache, case.block_tables(),
-                torch.tensor([0, n], dtype=torch.int32, device=lab.device),
-                torch.tensor([done], dtype=torch.int32, device=lab.device), checked=True,
-            )
-        )  # fmt: skip
-    chunked = torch.cat(rows)
-    case.assert_right(chunked)
-    lab.assert_near(chunked, case.prefill())
