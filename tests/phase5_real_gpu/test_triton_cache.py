@@ -73,15 +73,6 @@ def test_a_mixed_step(lab, requests, dtype, **shape):
     )  # stored there, and nowhere else
 
 
-@pytest.mark.parametrize("slots_of_card", [1, 7, 64])
-def test_contexts_are_cut_for_the_card(lab, slots_of_card):
-    case = lab.Case([1, 1, 5, 1], [700, 3, 9, 65], kv_heads=1, block_size=32)
-    cache = cache_of(case)
-    cache.slots_of_card = slots_of_card  # as if this machine could run so many programs at once
-    case.assert_right(attend(case, cache))
-    assert (cache.step.decodes.plan.num_splits > 1) == (slots_of_card > 1)
-
-
 def test_a_step_serves_all_layers_and_they_do_not_touch_each_other(lab):
     case = lab.Case([1, 4], [9, 4])
     cache = cache_of(case)

@@ -4,14 +4,13 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
 
 if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
@@ -22,14 +21,17 @@ from phase5_real_gpu.kernels.split_rule import MOST_SPLITS, Splits
 from phase5_real_gpu.ladder.counted_loads import count_loads
 from tests.properties import softcaps, unshrunk, windows
 
+# Of bfloat16 the interpreter proves addresses and scales, and no more: it multiplies in float32, and cuts off.
+DTYPES = [t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]
+
 
 @given(
     context_lens=st.lists(st.one_of(st.integers(0, 3), st.integers(0, 140)), min_size=1, max_size=4),
     kv_heads=st.integers(1, 2),
     group=st.integers(1, 16),
-    dim=st.sampled_from([32, 40, 64, 80, 96, 128, 192, 256]),
-    block_size=st.sampled_from([8, 16, 24, 32, 64, 128, 256]),
-    dtype=st.sampled_from([torch.float32, torch.float16]),
+    dim=st.sampled_from([16, 32, 40, 48, 64, 80, 96, 128, 192, 256]),
+    block_size=st.sampled_from([1, 3, 8, 16, 24, 32, 64, 128, 256]),
+    dtype=st.sampled_from(DTYPES),
     num_splits=st.sampled_from([None, 1, 2, 3, 5, 8]),
     window=windows,
     softcap=softcaps,
@@ -129,20 +131,6 @@ def test_a_plan_serves_other_lengths_and_is_not_used_up(lab):
     plan.split_tokens.fill_(128)  # other lengths are cut elsewhere
     case = lab.decode_case([500, 129, 3], kv_heads=2, seed=11)
     case.assert_right(case.decode(plan=plan))
-
-
-def test_as_many_programs_as_the_compiled_kernel_allows(monkeypatch):
-    """On a card that is not here: an H100, and the registers and shared memory that the compiler reports for it."""
-    compiled = SimpleNamespace(n_regs=120, metadata=SimpleNamespace(shared=71_680, num_warps=4))
-    card = SimpleNamespace(
-        multi_processor_count=132,
-        shared_memory_per_multiprocessor=228 * 1024,
-        max_threads_per_multi_processor=2048,
-    )
-    monkeypatch.setattr(decode, "launch_decode", lambda *_: compiled)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
-    shape, dtype = (32, 16, 8, 128), torch.bfloat16
-    assert decode._program_slots.__wrapped__(*shape, dtype, dtype, torch.device("meta")) == 3 * 132
 
 
 OUTSIDE = """

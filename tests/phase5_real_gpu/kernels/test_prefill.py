@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
+from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
 
 if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
@@ -16,6 +16,9 @@ from phase5_real_gpu.kernels import paged_prefill
 from phase5_real_gpu.kernels.decode import tile_tokens
 from phase5_real_gpu.kernels.prefill_kernel import prefill_shape
 from tests.properties import softcaps, unshrunk, windows
+
+# Of bfloat16 the interpreter proves addresses and scales, and no more: it multiplies in float32, and cuts off.
+DTYPES = [t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]
 
 # (tokens computed before, new tokens): fresh prompts, chunks behind something, single tokens, none.
 request = st.one_of(
@@ -30,9 +33,9 @@ request = st.one_of(
     requests=st.lists(request, min_size=1, max_size=4),
     kv_heads=st.integers(1, 2),
     group=st.integers(1, 16),
-    dim=st.sampled_from([32, 40, 64, 80, 96, 128, 256]),
-    block_size=st.sampled_from([8, 16, 24, 32, 64, 128, 256]),
-    dtype=st.sampled_from([torch.float32, torch.float16]),
+    dim=st.sampled_from([16, 32, 40, 48, 64, 80, 96, 128, 256]),
+    block_size=st.sampled_from([1, 3, 8, 16, 24, 32, 64, 128, 256]),
+    dtype=st.sampled_from(DTYPES),
     window=windows,
     softcap=softcaps,
     seed=st.integers(0, 2**31),
