@@ -154,7 +154,7 @@ def prefill_shape(
 ) -> tuple[int, int, int]:
     """ROWS, RUN and warps of a program: as many rows as its registers hold without spilling.
 
-    `compile_report.py` shows that for each kind of card. crowded: a window or an fp8 cache, which need more registers.
+    `compile_report.py` shows that for each kind of card. crowded: a window, a softcap or an fp8 cache, which need more registers.
     """
     dims = triton.next_power_of_2(head_dim)
     if INTERPRETED:  # sizes only matter for speed; small ones show more of the seams between runs
@@ -212,7 +212,7 @@ def paged_prefill(
     if num_tokens == 0 or num_requests == 0:
         return out
     queries_per_kv = num_heads // num_kv_heads
-    crowded = window is not None or k_cache.element_size() == 1
+    crowded = window is not None or softcap is not None or k_cache.element_size() == 1
     rows, run, warps = prefill_shape(queries_per_kv, head_dim, q.element_size(), crowded)
     scale = head_dim**-0.5 if scale is None else scale
     score_scale, cap = in_powers_of_two(scale, softcap)

@@ -15,6 +15,7 @@ from phase5_real_gpu.compiling.machine_code import LIMITS
 
 CARDS = [capability for capability in LIMITS if capability >= 80]
 FEW = [
+    (80, "prefill, heads of 96 softcap"),
     (89, "prefill, heads of 128 window softcap"),
     (89, "prefill, heads of 80 fp8"),
     (90, "decode split, heads of 256 fp8"),
