@@ -95,7 +95,7 @@ def serve(engine, requests):
 
 
 def test_same_tokens_with_preemption_aborts_losses_and_leases_that_run_out(make, alone):
-    requests, clock, rng = make_requests(120, seed=1), Clock(), random.Random(2)
+    requests, clock, rng = make_requests(60, seed=1), Clock(), random.Random(2)
     expected, aborted, tokens = alone(requests), set(), {}
     engine = make(num_blocks=26, lease_seconds=5.0, clock=clock)
     prefill, decode = engine.prefill, engine.decode
@@ -114,10 +114,10 @@ def test_same_tokens_with_preemption_aborts_losses_and_leases_that_run_out(make,
         if rng.random() < 0.1 and engine.requests:
             aborted.add(name := rng.choice(sorted(engine.requests)))
             engine.abort(name)
-        if len(waiting) == 60 and engine.decode is decode:
+        if len(waiting) == 30 and engine.decode is decode:
             preemptions, connector = decode.stats.num_preemptions, decode.scheduler.connector
             engine.lose_decode()
-        if len(waiting) == 20 and engine.prefill is not None:
+        if len(waiting) == 10 and engine.prefill is not None:
             engine.lose_prefill()
     for _ in range(5):
         clock.now += 6.0
