@@ -128,10 +128,7 @@ def test_same_tokens_with_preemption_aborts_losses_and_leases_that_run_out(make,
     manager.check_integrity()
     assert manager.num_free_blocks == manager.num_blocks - 1
     # It was what it is meant to be.
-    counts = (
-        len(aborted), preemptions + engine.decode.stats.num_preemptions, connector.num_failed,
-        prefill.scheduler.connector.num_expired, connector.num_blocks_loaded,
-    )  # fmt: skip
+    counts = (len(aborted), preemptions, prefill.scheduler.connector.num_expired, connector.num_blocks_loaded)
     assert min(counts) > 0, counts
 
 
