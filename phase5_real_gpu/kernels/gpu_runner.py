@@ -227,12 +227,12 @@ class GPURunner(ModelRunner):
         num_splits = rounded_splits(splits)
         try:
             self._inputs_of(bucket).fill(batch, splits.split_tokens)
+            self.complete(self._inputs[bucket].part(0))
             recording = self._recording(bucket, num_splits)
         except Exception as error:
             hidden = super().execute(batch)  # if this fails as well, recording is not to blame
             self._without_recordings(error)
             return hidden
-        self.complete(self._inputs[bucket].part(0))
         recording.replay()
         return recording.result[:n]
 

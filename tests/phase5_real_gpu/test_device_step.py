@@ -66,7 +66,7 @@ class Watch(TorchDispatchMode):
         copies = name in ("to", "_to_copy", "copy_")
         target = next((x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.device)), None)
         target = target or (tensors[0].device if tensors else None)
-        if name in ("_local_scalar_dense", "is_nonzero") and devices == {"meta"}:
+        if name in ("item", "_local_scalar_dense", "is_nonzero") and devices == {"meta"}:
             self.waits += 1
             return 0
         if copies and "meta" in devices and target.type == "cpu":
