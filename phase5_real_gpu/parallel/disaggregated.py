@@ -21,8 +21,8 @@ from typing import Any
 from phase2_attention_kvcache.model import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedKVCache
+from phase4_scheduler.assembly.build import build_core
 from phase4_scheduler.engine import EngineConfig, EngineCore, Request
-from phase4_scheduler.engine.build import build_core
 from phase4_scheduler.engine.core import EngineCoreOutput
 from phase5_real_gpu.parallel.connectors import LEASE_SECONDS, Clock, DecodeConnector, PrefillConnector
 

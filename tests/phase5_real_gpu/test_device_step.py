@@ -27,8 +27,8 @@ from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transfor
 from phase2_attention_kvcache.model.checkpoint import finish_loading
 from phase2_attention_kvcache.quantization.quantized_linear import quantize_model
 from phase3_paged_attention.sharing import QuantizedKVStorage
+from phase4_scheduler.assembly.feature import mixed
 from phase4_scheduler.engine import EngineConfig, Request, SchedulerOutput
-from phase4_scheduler.engine.build import mixed
 from phase4_scheduler.features.async_scheduling import AsyncScheduling, ScheduledAhead
 from phase5_real_gpu.compiling.step_kernels import OnGPU
 from phase5_real_gpu.fused.runner import FusedRunner

@@ -20,8 +20,8 @@ if not HAS_TRITON:
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedKVCache
-from phase4_scheduler.engine import build
-from phase4_scheduler.engine.build import find_features, mixed
+from phase4_scheduler.assembly import build
+from phase4_scheduler.assembly.feature import find_features, mixed
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.model_runner import ModelRunner
