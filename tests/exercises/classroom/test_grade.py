@@ -141,7 +141,9 @@ raise ValueError(f"{{sorted(seen[0])}} {{seen[1]}} {{'SECRET' in seen[2]}} {{see
         assert "home" not in one.verdict.says and one.verdict.says.endswith("[] False False 2"), one.verdict
 
 
-def test_without_namespaces_the_teacher_is_asked(tmp_path, capsys, monkeypatch):
+def test_without_namespaces_the_teacher_is_asked(tmp_path, tmp_path_factory, capsys, monkeypatch):
+    rooms = tmp_path_factory.mktemp("rooms")
+    monkeypatch.setattr(tempfile, "tempdir", str(rooms))
     monkeypatch.setattr(room, "NAMESPACES", ["false"])
     hand_in(tmp_path, of("ada", COUNT, MERGE))
     monkeypatch.setattr("builtins.input", lambda: "no")
@@ -151,7 +153,7 @@ def test_without_namespaces_the_teacher_is_asked(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda: "yes")
     assert commands.main(["grade", str(tmp_path)]) == 0
     assert table(tmp_path)["ada"]["state"] == "correct"
-    assert not list(Path(tempfile.gettempdir()).glob("lab-grade-*"))
+    assert not list(rooms.iterdir())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
