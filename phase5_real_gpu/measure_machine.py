@@ -71,6 +71,10 @@ def story(lab: Lab) -> None:
     lab.say(f"""{len(parts)} parts, together at most {TOTAL_SECONDS / 60:.0f} minutes. Leave the machine alone
         meanwhile.""")
     earlier = read_reference(out) if args.resume and out.exists() else None
+    if earlier and earlier.quick != lab.quick:
+        raise LabError(
+            f"{out} was measured {'with' if earlier.quick else 'without'} --quick: do the same, or give another --out"
+        )
     gathered = run_steps(
         steps_of(lab, parts), outputs() / "measure_machine", save, tell, TOTAL_SECONDS, earlier
     )

@@ -61,6 +61,8 @@ class Gathered:
             if old.launch_us or new.launch_us
             else None,
             device_name=old.device_name or new.device_name,
+            h2d_gb_s=max(old.h2d_gb_s or 0, new.h2d_gb_s or 0) or None,
+            d2h_gb_s=max(old.d2h_gb_s or 0, new.d2h_gb_s or 0) or None,
         )
 
     def as_reference(self, device: str, **fields: Any) -> Reference:
@@ -82,10 +84,12 @@ def run_steps(
     Args:
         folder: for logs and reports. save: called after each part.
         tell: called before each part, with None, and after it.
-        earlier: the file of a run that was cut short: its finished parts are kept, and the others go on with the
-            figures of their reports. None: all is measured anew.
+        earlier: the file of a run that was cut short: its figures and finished parts are kept, and the others go on
+            with their reports. None: all is measured anew.
     """
     gathered, deadline = Gathered(), time.monotonic() + seconds
+    if earlier:
+        gathered.merge(earlier)
     done = {part.script: part for part in earlier.parts if part.outcome == "ok"} if earlier else {}
     folder.mkdir(parents=True, exist_ok=True)
     with watch_card() as gathered.card:
@@ -96,8 +100,8 @@ def run_steps(
             if part is None:
                 tell(step, None, gathered)
                 part = run_step(step, folder, report_file, min(step.seconds, deadline - time.monotonic()))
-            with suppress(LabError):  # no report, half of one, or one without figures
-                gathered.merge(read_reference(report_file))
+                with suppress(LabError):  # no report, half of one, or one without figures
+                    gathered.merge(read_reference(report_file))
             gathered.parts.append(part)
             save(gathered)
             tell(step, part, gathered)
@@ -118,7 +122,8 @@ def run_step(step: Step, folder: Path, report_file: Path, seconds: float) -> Par
     took = round(time.monotonic() - began, 1)
     if code is None:
         return Part(step.name, "timed out", took, f"stopped after {seconds:.0f} s")
-    if code == 1 and report_file.exists():  # a script ends so after all its figures
+    crashed = b"Traceback (most recent call last)" in log.read_bytes()
+    if code == 1 and report_file.exists() and not crashed:  # a script ends so after all its figures
         return Part(step.name, "ok", took, "a prediction that must hold everywhere did not")
     if code:
         return Part(step.name, "failed", took, f"it ended with code {code}: {last_words(log)}")

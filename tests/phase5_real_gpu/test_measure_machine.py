@@ -28,7 +28,7 @@ GOOD = """
     report = {"script": "x.py", "environment": facts, "results": {"measurements": rows, "limits": LIMITS}}
     json.dump(report, open(path, "w"))
 """
-LIMITED = dict(read_gb_s=20.0, copy_gb_s=15.0, launch_us=3.0, matmul_tflops={"float32": 0.2})
+LIMITED = dict(read_gb_s=20.0, copy_gb_s=15.0, launch_us=3.0, matmul_tflops={"float32": 0.2}, h2d_gb_s=50.0)
 
 
 def good(*rows, limits=None, then="") -> str:
@@ -71,16 +71,22 @@ def test_a_failure_costs_only_its_own_figures(run):
         crashes="print('fine so far'); raise RuntimeError('the card fell off')",
         no_report="pass",
         half="import sys; open(sys.argv[2], 'w').write('{\"results\": ')",
+        crashes_late=good(("launch", 7.0), then="raise RuntimeError('the card fell off')"),
         last=good(("itl-gpt2-b1", 9.0), ("itl-tales-b1", 5.0), limits=second, then="sys.exit(1)"),
     )
     values = {name: m.value for name, m in gathered.measurements.items()}
-    assert values == {"itl-tales-b1": 5.0, "itl-gpt2-b1": 9.0}  # of two of one name the later stays
+    assert values == {
+        "itl-tales-b1": 5.0,
+        "launch": 7.0,
+        "itl-gpt2-b1": 9.0,
+    }  # of two of one name the later stays
     assert gathered.measurements["itl-gpt2-b1"].details["argv"] == ["--more"]
     limits = gathered.limits  # the best ceiling counts
     assert (limits.read_gb_s, limits.copy_gb_s, limits.launch_us) == (20.0, 16.0, 3.0)
-    assert limits.matmul_tflops == {"bfloat16": 0.4, "float32": 0.2}
+    assert limits.matmul_tflops == {"bfloat16": 0.4, "float32": 0.2} and limits.h2d_gb_s == 50.0
     assert outcomes["refuses"] == ("failed", "it ended with code 1: error: no such card: use --device cpu")
-    assert outcomes["crashes"] == ("failed", "it ended with code 1: RuntimeError: the card fell off")
+    crash = ("failed", "it ended with code 1: RuntimeError: the card fell off")
+    assert outcomes["crashes"] == outcomes["crashes_late"] == crash
     assert [outcomes[name][0] for name in ("first", "no_report", "half", "last")] == ["ok"] * 4
     assert "prediction" in outcomes["last"][1]
 
@@ -122,11 +128,12 @@ def test_time_and_packages_are_asked_for_beforehand(run):
     assert outcomes["c"] == ("skipped", "no_such_package_at_all is not installed")
 
 
-def test_going_on_with_what_is_there(run):
+def test_going_on_with_what_is_there(run, tmp_path):
     """A part that was finished is kept with its figures; one that was not finds its earlier report."""
     found = good(("itl-gpt2-b1", 2.0), then="open(path + '.2', 'w')\nsys.exit(2)")
     gathered, _ = run(a=good(("itl-tales-b1", 2.0)), b=found)
     earlier = gathered.as_reference("cpu")
+    (tmp_path / "out" / "a.json").unlink()  # a run for another file may have taken its place
     again = "import os, sys; sys.exit(0 if os.path.exists(sys.argv[2]) else 'error: gone')"
     gathered, outcomes = run(earlier, a="raise SystemExit('error: it ran again')", b=again)
     assert outcomes == {"a": ("ok", ""), "b": ("ok", "")}
@@ -148,7 +155,7 @@ def scripts(tmp_path, monkeypatch):
     return make
 
 
-def test_script_writes_a_reference_file(scripts, tmp_path, capsys):
+def test_script_writes_a_reference_file(scripts, tmp_path, capsys, mistake_of):
     scripts(a=good(("itl-tales-b1", 2.0), limits=LIMITED), b="raise SystemExit(2)")
     out, report = tmp_path / "new" / "mine.json", tmp_path / "report.json"
     argv = [
@@ -174,6 +181,9 @@ def test_script_writes_a_reference_file(scripts, tmp_path, capsys):
     assert [p.outcome for p in mine.parts] == ["ok", "failed"]
     assert mine.device == "cpu" and mine.measured_at and "--quick" in mine.command
     assert json.loads(report.read_text())["results"]["figures"] == 1
+    report.unlink()
+    said = mistake_of(measure_machine, "--parts", "a", "--out", out, "--resume")
+    assert "was measured with --quick" in said
 
 
 def test_real_parts_exist_and_fit_in_ten_minutes():
