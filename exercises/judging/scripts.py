@@ -20,30 +20,31 @@ Outcome = list[
 
 
 @cache
-def _statements(script: str) -> list[tuple[str, CodeType, str]]:
-    """The text of each statement, its value as code, and the name that it is assigned to."""
+def _statements(script: str) -> list[tuple[str, CodeType, str, str]]:
+    """The text of each statement, its value as code, the name that it is assigned to, and the name of what it calls."""
     found = []
     for statement in ast.parse(script).body:
         assert isinstance(statement, ast.Assign | ast.Expr)
         target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
         code = compile(ast.Expression(statement.value), "<script>", "eval")
-        found.append((ast.unparse(statement), code, target))
+        called = ast.unparse(statement.value.func) if isinstance(statement.value, ast.Call) else ""
+        found.append((ast.unparse(statement), code, target, called))
     return found
 
 
 def scripted(**names: Any) -> Callable[[str], Outcome]:
-    """Runs a script of assignments and expressions with these names."""
+    """Runs a script of assignments and expressions with these names. What a call of a name makes is no outcome."""
 
     def play(script: str) -> Outcome:
         known, out = dict(names), []
-        for text, code, target in _statements(script):
+        for text, code, target, called in _statements(script):
             try:
-                value = eval(code, known)
+                value, refused = eval(code, known), False
             except REFUSALS as error:
-                value = type(error).__name__
+                value, refused = type(error).__name__, True
             if target:
                 known[target] = value
-            if isinstance(value, int | str | list | None):
+            if refused or called not in names:
                 out.append((text, list(value) if isinstance(value, list) else value))
         return out
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from exercises.grading import NotYet, Verdict, expect_equal
 from exercises.judging import boxes
 from exercises.judging.comparing import difference, same, show, verdict_of
+from exercises.judging.scripts import present, scripted
 
 # ------------------------------------------------------------------ comparing
 
@@ -157,3 +158,18 @@ def test_a_box_fits_and_brings_nothing_from_outside(adding, v):
     assert ("<code>f</code> is still empty" in html) == (v.state == "not attempted")
     assert not [out for out in ("http", "src=", "<script", "<link", "url(", "<b>1") if out in html]
     assert html.count("<div") == html.count("</div>") and html.count("<pre") == html.count("</pre>")
+
+
+def test_a_script_shows_a_result_of_another_kind_at_its_own_statement():
+    class Right:
+        size = 3
+
+        def take(self):
+            return 1
+
+    class Wrong(Right):
+        def take(self):
+            return (1,)
+
+    got, want = (scripted(Pool=pool)("p = Pool(); p.take(); p.size") for pool in (Wrong, Right))
+    assert present(got, want) == ("p.take() gives (1,)", "p.take() gives 1")
