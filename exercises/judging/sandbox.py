@@ -79,12 +79,14 @@ def _judged(exercise: Exercise, answers: tuple[Any, ...]) -> bytes:
 
 
 def _judge_here(exercise: Exercise, answers: Sequence[Any], seconds: float) -> Verdict:
-    timer = threading.Timer(seconds, _thread.interrupt_main)
+    timer, until = threading.Timer(seconds, _thread.interrupt_main), time.monotonic() + seconds
     timer.start()
     try:
         return judge(exercise, answers)
     except KeyboardInterrupt:
-        if timer.is_alive():  # the learner's own
+        if (
+            time.monotonic() < until
+        ):  # the learner's own (the timer's thread lives a moment longer than its call)
             raise
         return died(None, seconds)
     finally:
