@@ -8,7 +8,7 @@ Each program takes one KV head of one request (or of one split of its context) a
                                     |
         a tile of 64 tokens = blocks 7, 3, 12, 9: keys [64, head_dim] -> scores -> online softmax -> values
 
-It is `paged_attention_loops` of Phase 3 with four changes for a GPU, which `decode_ladder.py` measures one at a time. Two are in
+It is `paged_attention_loops` of Phase 3 with four changes for a GPU, which `decode_ladder.py` adds one at a time. Two are in
 `attend_tiles.py`, the loop over tiles; two are here:
 
 - The query heads that share a KV head are the rows of one matrix, so each key is fetched once for all of them.

@@ -172,7 +172,7 @@ hoisted     turn i:  load ids(i+1), load keys(i) -> multiply          (ids(i) ca
         predicted=[1, 2],
         measured=[plain.buffers, hoisted.buffers],
         note=f"Fetches that may still be under way where the loop waits for keys: {under_way}. What that is worth in time, "
-        "decode_ladder.py measures on a GPU.",
+        "kernel_benchmark.py measures on a GPU.",
     )
 
 
