@@ -91,9 +91,9 @@ def agrees(expected: Any, measured: Any, tolerance: float) -> bool:
     return expected == measured
 
 
-NUMBER = re.compile(r"(-?[\d,]*\.?\d+(?:e[-+]?\d+)?) *([^\d\s]*).*", re.IGNORECASE)
+NUMBER = re.compile(r"(-?[\d,]*\.?\d+(?:e[-+]?\d+)?) *([^\d\s]*)\D*", re.IGNORECASE)
 UNITS = (  # of one kind: a guess may be given in another than was asked for
-    {"": 1, "k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6, "billion": 1e9},
+    {"k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6, "billion": 1e9},
     {"b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib": 2**10, "mib": 2**20, "gib": 2**30},
     {"s": 1, "ms": 1e-3, "us": 1e-6, "µs": 1e-6},
 )
@@ -118,7 +118,7 @@ def parse_guess(text: str, measured: Any, unit: str = "") -> Any:
         guess = float(found[1].replace(",", "")) if found else math.nan
         if not math.isfinite(guess):
             raise ValueError(f"{text!r} is not a number, such as 30, 3k or 2.5 GB")
-        given = found[2].lower()
+        given = found[2].lower()  # "": the unit that is asked for
         guess *= next((kind[given] / kind.get(unit.lower(), 1) for kind in UNITS if given in kind), 1)
         return int(guess) if guess.is_integer() else guess
     if isinstance(measured, (list, tuple)):

@@ -69,9 +69,8 @@ class KVStorage:
         """Store the keys and values of N tokens in their slots. k, v: [N, num_kv_heads, head_dim]."""
         for kind, x in ((0, k), (1, v)):
             slots = self._slots[kind][layer]
-            if (
-                slots.is_cpu
-            ):  # numpy copies whole rows, torch's function number by number: six times as long for a prompt
+            # numpy copies whole rows, torch's function number by number: six times as long for a prompt.
+            if slots.is_cpu and slots.dtype == x.dtype:
                 stored_bits(slots)[slot_mapping.numpy()] = stored_bits(x)
             else:
                 slots.index_copy_(0, slot_mapping, x)

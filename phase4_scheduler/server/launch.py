@@ -131,7 +131,7 @@ def run_server(
         on_ready: called with the server's address when the engine has started.
         middleware: import paths of ASGI middleware; the last one is the outermost.
         allowed_origins: see `create_app`.
-        allowed_hosts: the same; none given: every name, unless only this machine can connect.
+        allowed_hosts: the same, and the address it listens on; none given: every name, unless only this machine can connect.
 
     Raises:
         ValueError, LabError: what the engine could not be started with.
@@ -141,6 +141,7 @@ def run_server(
     host, port = listening.getsockname()[:2]
     if not (allowed_hosts or ip_address(host).is_loopback):
         allowed_hosts = ("*",)
+    allowed_hosts = (*allowed_hosts, host)
 
     async def serve() -> None:
         try:

@@ -12,6 +12,8 @@ from prometheus_fastapi_instrumentator.middleware import PrometheusInstrumentato
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from labkit.errors import LabError
+from labkit.foreign import visible
 from phase4_scheduler.server.protocol import JsonResponse
 
 
@@ -41,9 +43,15 @@ def trusting(app: ASGIApp, names: Sequence[str]) -> ASGIApp:
     """The application for calls that name this machine, or one of these names, as Host.
 
     A web page whose name suddenly resolves to this machine (DNS rebinding) could read all answers; its browser sends that name.
+
+    Raises:
+        LabError: a pattern of names that is not like *.example.com.
     """
     here = ("localhost", "*.localhost", "127.0.0.1", "[::1]", *names)
-    return TrustedHostMiddleware(app, here, www_redirect=False)
+    try:
+        return TrustedHostMiddleware(app, here, www_redirect=False)
+    except AssertionError as error:
+        raise LabError(f"allowed hosts {', '.join(map(visible, names))}: {error}") from None
 
 
 class CountLoad:

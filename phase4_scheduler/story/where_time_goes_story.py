@@ -75,7 +75,7 @@ def fewer_bits(lab: Lab, packed: Transformer) -> None:
     """Weights in 16, 8 and 4 bits for one user."""
     if compiled_kernel() is None or packed.dtype != torch.bfloat16:
         return
-    lab.title("Third change: fewer bits")
+    lab.title("Fewer bits")
     lab.say("""For one user a step lasts at least as long as reading the weights. In 8 bits they are half the bytes, in 4 bits a
         quarter. A compiled kernel reads them and unpacks them in registers.""")
 

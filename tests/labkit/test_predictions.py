@@ -110,10 +110,12 @@ def test_parse_guess(text, measured, guess):
 
 def test_a_guess_in_another_unit_is_converted():
     assert parse_guess("2048 MiB", 2.5, "GiB") == 2 and parse_guess("0.03 s", 25.0, "ms") == pytest.approx(30)
-    assert parse_guess("2", 2.5, "GB") == 2
+    assert parse_guess("2", 2.5, "GB") == 2 and parse_guess("7", 7.2, "billion") == 7
 
 
-@pytest.mark.parametrize(("text", "measured"), [("many", 3), ("perhaps", True), ("1 2", [1, 2, 3])])
+@pytest.mark.parametrize(
+    ("text", "measured"), [("many", 3), ("perhaps", True), ("1 2", [1, 2, 3]), ("1/2", 0.5), ("10-20", 12)]
+)
 def test_a_guess_that_cannot_be_read(text, measured):
     with pytest.raises(ValueError):
         parse_guess(text, measured)

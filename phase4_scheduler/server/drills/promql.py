@@ -91,8 +91,8 @@ class Evaluation:
 
     def samples(self, node: ast.VectorSelector, seconds: float) -> dict[Labels, Samples]:
         """The samples of the selected series in the last `seconds`."""
-        if node.offset:
-            raise ValueError("offset is not known here")
+        if node.offset or node.at:
+            raise ValueError("offset and @ are not known here")
         wanted = list(node.matchers.matchers)
         if node.name:
             wanted.append(ast.Matcher(ast.MatchOp.Equal, "__name__", node.name))
@@ -103,9 +103,12 @@ class Evaluation:
         return {labels: within for labels, within in chosen.items() if within}
 
     def call(self, node: ast.Call) -> Vector:
-        name, range_ = node.func.name, node.args[0]
+        name = node.func.name
         if name not in OVER_RANGE:
             raise ValueError(f"the function {name} is not known here: {', '.join(OVER_RANGE)}")
+        range_ = node.args[0]
+        if not isinstance(range_, ast.MatrixSelector):
+            raise ValueError(f"{name} of a subquery is not known here: give a range, such as x[12s]")
         seconds = range_.range.total_seconds()
         found = self.samples(range_.vector_selector, seconds)
         values = {

@@ -15,6 +15,7 @@ from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import (
     BlockManager,
     BlockTable,
+    KVStorage,
     PagedKVCache,
     StepLayout,
     compiled_kernel,
@@ -362,3 +363,10 @@ def test_a_model_in_chunks_over_blocks_is_the_model_at_once(
             whole = model.logits(model(torch.tensor(text), torch.arange(len(text)), NoCache(model.config)))
             # With weights ten times as large, what float32 rounds grows through softmax and layers.
             torch.testing.assert_close(logits, whole, atol=2e-4, rtol=2e-4)
+
+
+def test_keys_in_another_dtype_are_refused_and_not_stored_as_other_numbers():
+    storage = KVStorage(make_config(2, 2, 8), num_blocks=3, block_size=4)
+    k = torch.ones(4, 2, 8, dtype=torch.bfloat16)
+    with pytest.raises(RuntimeError):
+        storage.write(0, torch.arange(4, 8), k, k)

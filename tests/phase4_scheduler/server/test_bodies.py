@@ -7,6 +7,7 @@ import tracemalloc
 import pytest
 from starlette.exceptions import HTTPException
 
+from labkit.errors import LabError
 from phase4_scheduler.server.bodies import longest_body, read_body
 from phase4_scheduler.server.middleware import ApiKey, trusting
 from phase4_scheduler.server.protocol import (
@@ -131,6 +132,11 @@ def status_of(app, path="/v1/models", **headers):
 )
 def test_a_page_that_rebinds_its_name_to_this_machine_reads_nothing(host, status):
     assert status_of(lambda app: trusting(app, ["gpu.example"]), host=host) == status
+
+
+def test_a_wrong_pattern_of_allowed_hosts_is_one_line():
+    with pytest.raises(LabError, match=r"10\.0\.\*: .*must be like"):
+        trusting(None, ["10.0.*"])
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/completions", "/tokenize", "/detokenize"])
