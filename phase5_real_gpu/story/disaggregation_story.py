@@ -19,9 +19,7 @@ BLOCK_BYTES = 2 * 6 * BLOCK_SIZE * 256 * 4  # keys and values, layers, tokens, n
 Requests = dict[str, tuple[list[int], SamplingParams]]
 
 
-def make_engines(
-    lab: Lab, number: int, max_tokens: int
-) -> tuple[DisaggregatedEngine, Requests, list[list[int]]]:
+def make_engines(number: int, max_tokens: int) -> tuple[DisaggregatedEngine, Requests, list[list[int]]]:
     """Both engines; questions about one story, the same 200 tokens and an end of its own; and what one engine answers."""
     alone = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", num_blocks=600)
     text = (ROOT / "phase1_tokens_embeddings" / "texts" / "tales.txt").read_text(encoding="utf-8")
@@ -49,7 +47,7 @@ def hand_over(lab: Lab) -> None:
     lab.say("""A prompt ends where its keys and values are computed. To write the answer, no more of it is needed. So the prefill side
         computes the prompt and keeps its blocks, and tells where they are and until when (the lease). The decode side gives the
         request blocks of its own, reads the others' into them between two steps, and says "done".""")
-    engine, requests, expected = make_engines(lab, 6, 24)
+    engine, requests, expected = make_engines(6, 24)
     rows, answers = [], {name: [] for name in requests}
     connector, before = engine.decode.scheduler.connector, 0
     for name, (prompt, params) in requests.items():
@@ -96,7 +94,7 @@ def losses(lab: Lab) -> None:
     lab.say("""Eight answers are being written. The prefill side is lost with all that it holds, and then the decode side. From then on
         the decode side computes prompts itself; and what it was writing when it was lost is asked for once more, without
         what clients have seen already.""")
-    engine, requests, expected = make_engines(lab, 8, 60)
+    engine, requests, expected = make_engines(8, 60)
     answers: dict[str, list[int]] = {name: [] for name in requests}
     for number, (name, (prompt, params)) in enumerate(requests.items()):
         if number == 4:

@@ -93,6 +93,3 @@ def test_no_token_sees_a_later_one(lab):
     keys[torch.tensor(case.slots(0)[20:], device=lab.device)] = 1e4
     case.v_cache.view(-1, 1, 32)[torch.tensor(case.slots(0)[20:], device=lab.device)] = 1e4
     lab.assert_near(case.prefill()[:20], wanted[:20])
-
-
-# ---------------------------------------------------------------------- the same in other portions
