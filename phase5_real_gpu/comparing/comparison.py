@@ -1,6 +1,7 @@
 """Two machines, line by line: each figure as a fraction of its own machine's limit, and a verdict."""
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -125,8 +126,8 @@ def like_cards(mine: Reference, references: Iterable[Reference]) -> list[Referen
 
 def _kind(report: Reference) -> str:
     """The card's model in its driver's name: "NVIDIA H100 80GB HBM3" -> "H100", "NVIDIA GeForce RTX 4090" -> "RTX 4090"."""
-    words = report.device_name.replace("-", " ").replace("NVIDIA", "").replace("GeForce", "").split()
-    return " ".join(words[: 2 if words[:1] == ["RTX"] else 1])
+    name = re.sub("NVIDIA|GeForce|Tesla|-", " ", report.device_name)
+    return re.match(r"(RTX (PRO )?)?\w*", " ".join(name.split()))[0]
 
 
 def imagine(machine: Reference, factor: float) -> Reference:

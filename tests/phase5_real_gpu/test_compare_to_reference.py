@@ -314,8 +314,10 @@ def test_the_most_similar_machine_is_picked_and_an_article_is_never_a_verdict():
     h200 = a_reference(environment={"gpu": {"name": "NVIDIA H200"}}, limits=Limits(4300.0))
     assert pick_reference(h200, [slower, published, t4, faster]).name == "h"
     assert pick_reference(a_gpu, []) is None
-    card = a_reference(environment={"gpu": {"name": "NVIDIA H100 PCIe"}})
-    assert [r.name for r in like_cards(card, known_references()[0])] == ["h100-published"]
+    for name, like in (("NVIDIA H100 PCIe", ["h100-published"]), ("NVIDIA A100-SXM4-40GB", ["a100-published"]),
+                       ("NVIDIA RTX PRO 4000 Blackwell", [])):  # fmt: skip
+        card = a_reference(environment={"gpu": {"name": name}})
+        assert [r.name for r in like_cards(card, known_references()[0])] == like
     assert like_cards(a_reference(), known_references()[0]) == [] == like_cards(t4, known_references()[0])
     slow = imagine(t4, 2.0)
     slow = dataclasses.replace(slow, limits=t4.limits, measurements=[
