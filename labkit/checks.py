@@ -57,6 +57,13 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
+def text(name: str, value: Any) -> str | None:
+    """A text; None stays None."""
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{name} is {quoted(value)}: it must be a text, or None")
+    return value
+
+
 def texts(blank: bool) -> Check:
     """One text or several, kept as a tuple; None: none. `blank`: a text may consist of white space."""
 

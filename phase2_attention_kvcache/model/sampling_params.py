@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import torch
 
-from labkit.checks import allowed_ids, biases, check_fields, flag, real, texts, token_ids, whole
+from labkit.checks import allowed_ids, biases, check_fields, flag, real, text, texts, token_ids, whole
 
 # A temperature below this is greedy. vLLM has the same limit, but first raises anything between 0 and 0.01
 # to 0.01: there only 0 itself is greedy.
@@ -75,7 +75,7 @@ class SamplingParams:
     logprobs: Annotated[int | None, whole(0, optional=True)] = None
     prompt_logprobs: Annotated[int | None, whole(0, optional=True)] = None
     skip_special_tokens: Annotated[bool, flag] = True
-    cache_salt: str | None = None
+    cache_salt: Annotated[str | None, text] = None
     bad_words_token_ids: tuple[tuple[int, ...], ...] = field(default=(), init=False)
     cache: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 

@@ -422,6 +422,7 @@ def test_what_does_not_fit(logits, params, message):
         ("seed", [1.5, "x", 2**64]),
         ("logprobs", [-1, 0.5]),
         ("prompt_logprobs", [-1]),
+        ("cache_salt", [3, b"salt"]),
         ("stop", ["", ["a", ""], [3], 3]),
         ("stop_token_ids", [[-1], ["a"], 5, [1.0]]),
         ("logit_bias", [{"a": 1.0}, {-1: 1.0}, {1: 101}, {1: math.nan}, {1: -math.inf}, {1: None}, [1]]),

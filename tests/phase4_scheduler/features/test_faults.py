@@ -17,7 +17,9 @@ from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.paged_kv_cache import PagedKVCache
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
-from phase4_scheduler.engine.scheduler import Scheduler, SchedulerConfig
+from phase4_scheduler.engine.request import Request
+from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerConfig, SchedulerOutput
+from phase4_scheduler.features.faults import FaultIsolatingRunner
 from phase4_scheduler.features.recording import record
 from tests.fuzzing.engine import run as attack_the_engine
 
@@ -298,6 +300,30 @@ def test_no_request_hits_blocks_that_a_broken_one_never_filled(others, faulty, t
     assert [o.token_ids for o in later[:-1]] == wanted
     assert others or later[0].metrics.num_cached_tokens == 0
     tiny.assert_greedy([o.prompt_token_ids for o in later], [o.token_ids for o in later])
+
+
+def test_one_that_has_to_restart_leaves_blocks_unfilled_as_well(tiny):
+    """x fails at its block 1, y counted on that for its block 2, and z counts on y's block alone."""
+    output = SchedulerOutput()
+    for name, block_ids, computed in (("x", [1], 0), ("y", [1, 2], 4), ("z", [3, 2, 4], 8), ("w", [3, 5], 4)):
+        request = Request(name, [0] * (computed + 4), GREEDY)
+        request.block_table.block_ids = block_ids
+        output.scheduled.append(Scheduled(request, 4, computed))
+    runner = FaultIsolatingRunner(tiny.model, PagedKVCache(tiny.model.config, 6, 4))
+    runner.kv_cache.storage.data.fill_(0.0)
+    execute = runner.execute
+
+    def burn(batch):
+        if batch.block_tables[0] == [1]:
+            raise RuntimeError("burns")
+        return execute(batch)
+
+    runner.execute = burn
+    with pytest.warns(UserWarning, match="a step of 4 requests failed"):
+        results = runner.run(output)
+    assert [request.request_id for request, _ in runner.faults] == ["x"]
+    assert [request.request_id for request in runner.to_restart] == ["y", "z"]
+    assert [len(result.token_ids) for result in results] == [0, 0, 0, 1]
 
 
 def test_names_of_blocks_that_a_broken_step_never_filled(faulty, tiny):
