@@ -1,14 +1,16 @@
 """`BlockManager`: virtual memory for the KV cache. It decides which block belongs to which request.
 
-    match_prefix   find the cached blocks that hold the beginning of a prompt
+    match_prefix   find the cached blocks that hold the beginning of a request's tokens
     reserve        allocate blocks for the first n tokens of a request; False if too few are free, and nothing has changed
     cache_blocks   enter full blocks in the prefix cache, so that other requests find them
     free           free all blocks of a request: with a hash to the end of the free list, without one to its front
+    uncache        before `free`, if the request is preempted: forget the blocks that will not be filled
 
 It never sees a key or a value; `KVStorage` has the tensors.
 
 Sources: Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention" (2023),
-sections 4.2 to 4.4; vllm/v1/core/block_pool.py and single_type_kv_cache_manager.py.
+sections 4.2 to 4.4; vllm/v1/core/kv_cache_manager.py (`allocate_slots`), block_pool.py and
+single_type_kv_cache_manager.py.
 """
 
 from collections.abc import Iterable, Sequence
@@ -124,7 +126,7 @@ class BlockManager:
             must_fit: refuse unless this many tokens would fit, though blocks are allocated for `num_tokens` only.
         """
         held = len(table.blocks)
-        missing = -(-num_tokens // self.block_size) - held
+        missing = self.blocks_for(num_tokens) - held
         if missing > 0 or must_fit:
             needed = max(missing, self.most_blocks(must_fit) - held) if must_fit else missing
             # Prefix blocks in use cost no free block. Unused ones are in the free list, so they count.

@@ -166,7 +166,7 @@ def output_of(r: Request, token_ids: list[int], logprobs: list, error: str | Non
 def build_core(
     model: Transformer, config: EngineConfig, *, clock: Clock = time.perf_counter, **parts: Any
 ) -> EngineCore:
-    """The core of an engine. The plain parts need `config.num_blocks`.
+    """The core of an engine, from the assembly; with `ASSEMBLY` None from the plain parts, which need `config.num_blocks`.
 
     Args:
         parts: what the assembly takes beside it: parts of your own, and settings of extensions.

@@ -91,9 +91,9 @@ class ParentRequest:
         self.prompt, self.prompt_token_ids = prompt, request.prompt_token_ids
         self.arrival_time = request.arrival_time
         self.tokenizer, self.on_output = tokenizer, on_output
-        self.num_unfinished = self.params.n
+        self.num_unfinished = n = self.params.n
         self.extras: dict[str, Any] = {}
-        self.requests = [request] if self.params.n == 1 else [request.answer(i) for i in range(self.params.n)]
+        self.requests = [request] if n == 1 else [request.for_answer(i) for i in range(n)]
         self.states = [RequestState(self, r.request_id, i) for i, r in enumerate(self.requests)]
 
     def output(self, completions: list[CompletionOutput], error: str | None = None) -> RequestOutput:

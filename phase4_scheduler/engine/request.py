@@ -20,7 +20,7 @@ from phase3_paged_attention.paging.block_table import BlockTable
 class RequestStatus(Enum):
     WAITING = "waiting"  # nothing computed yet
     RUNNING = "running"  # holds blocks, takes part in steps
-    PREEMPTED = "preempted"  # had to make room: everything is computed anew; first come, first served, it waits at the head
+    PREEMPTED = "preempted"  # gave up its blocks, keeps its tokens, waits to be admitted again
     FINISHED = "finished"  # finish_reason says why
 
 
@@ -87,7 +87,7 @@ class Request:
     def finished(self) -> bool:
         return self.status is RequestStatus.FINISHED
 
-    def answer(self, index: int) -> Request:
+    def for_answer(self, index: int) -> Request:
         """Answer `index` to a request with n > 1, as a request of its own."""
         name, params = f"{index}_{self.request_id}", self.params.for_answer(index)
         times = (self.arrival_time, self.priority)

@@ -83,13 +83,16 @@ class Scheduler:
         self.max_model_len = room + 1 if config.max_model_len is None else config.max_model_len
         self.waiting = self.policy = find_policy(config.policy)()
         self.running: list[Request] = []
+        self._threshold = 0  # the most tokens per request in this step; 0: no limit
 
     # ------------------------------------------------------------------ deciding a step
 
     def schedule(self) -> SchedulerOutput:
-        """Decide the next step. Blocks are given out, and `num_computed_tokens` advances, right here."""
+        """Decide the next step. Blocks are allocated, and `num_computed_tokens` advances, before the model runs."""
         output = SchedulerOutput(self.config.max_num_batched_tokens)
-        self._threshold = self.max_tokens_per_request()
+        # A request that is alone has no other to hold up with a long prompt.
+        alone = len(self.running) + self.num_waiting <= 1
+        self._threshold = 0 if alone else self.config.long_prefill_token_threshold
         self.schedule_running(output)
         # An admission would take the blocks that were just freed for running requests.
         if not output.preempted:
@@ -121,8 +124,8 @@ class Scheduler:
             self.add_to_step(output, request, n, computed)
 
     def admit_waiting(self, output: SchedulerOutput) -> None:
-        """Rules 2 and 3: waiting requests, as far as tokens, places and blocks reach."""
-        for request in self.candidates(output):
+        """Rules 2 and 3: waiting requests, as far as budget, `max_num_seqs` and free blocks allow."""
+        for request in self.candidates(output):  # the head of the queue, until `admit` removes it
             computed, prefix = self.find_computed(request)
             n, room = self.tokens_to_compute(request, computed), self.room(output)
             if n > room and not self.may_be_cut(request, computed, n):
@@ -158,16 +161,12 @@ class Scheduler:
 
     # ------------------------------------------------------------------ hooks: what an extension may override
 
-    def max_tokens_per_request(self) -> int:
-        """Limit per request and step, so that one long prompt does not hold up the others; 0: none."""
-        return self.config.long_prefill_token_threshold if len(self.running) + self.num_waiting > 1 else 0
-
     def room(self, output: SchedulerOutput) -> int:
         """Tokens that the step can still take."""
         return output.budget
 
     def tokens_to_compute(self, request: Request, computed: int) -> int:
-        """Tokens that a request lacks: a whole prompt, or the one sampled last."""
+        """Tokens that a request lacks (a whole prompt, or the one sampled last), up to the limit per request."""
         missing = len(request.token_ids) - computed
         return min(missing, self._threshold) if self._threshold else missing
 
@@ -193,16 +192,16 @@ class Scheduler:
     def reserve(
         self, request: Request, num_tokens: int, prefix: Sequence[PhysicalBlock] = (), must_fit: int = 0
     ) -> bool:
-        """Blocks for the first `num_tokens` tokens. False: too few are free, and nothing changed."""
+        """Blocks for the first `num_tokens` tokens. False: too few are free, and nothing changed. See `BlockManager.reserve`."""
         manager, table, extent = self.block_manager, request.block_table, self.extent(num_tokens)
         if not manager.reserve(table, extent, prefix, max(must_fit, extent) if must_fit else 0):
             return False
-        table.num_tokens = num_tokens
+        table.num_tokens = num_tokens  # not `extent`: the slots behind hold no token of the request yet
         manager.cache_blocks(table, request.token_ids, num_tokens)
         return True
 
     def extent(self, num_tokens: int) -> int:
-        """How far a request's blocks must reach for a step after which this many tokens are computed."""
+        """Tokens that a request's blocks must hold in a step after which this many are computed. An extension may need more."""
         return num_tokens
 
     def admit(self, request: Request, computed: int) -> None:
@@ -224,7 +223,7 @@ class Scheduler:
 
     def preempt(self, victim: Request) -> None:
         """Send a request, no longer in `running`, back to the queue without its blocks."""
-        # Blocks that this very step was to fill have hashes already, and will not be filled.
+        # Blocks that this very step was to fill have hashes already, and will not be filled. (vLLM 0.32 leaves them.)
         manager = self.block_manager
         manager.uncache(victim.block_table, first=victim.num_computed_tokens // manager.block_size)
         self.forget_computed(victim)

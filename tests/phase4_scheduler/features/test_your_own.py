@@ -1,46 +1,35 @@
-"""A feature written outside the core, in a test, as features/README.md shows it; and which pairs are refused."""
+"""A feature written outside the core, in a test: the example of features/README.md; and which pairs are refused."""
 
-from typing import Any
+import re
 
 import pytest
 
+from labkit.paths import ROOT
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging import BlockManager
-from phase4_scheduler.assembly import Feature, find_features
-from phase4_scheduler.engine import EngineConfig, LLMEngine, Request, Scheduler, SchedulerConfig
+from phase4_scheduler.assembly import find_features
+from phase4_scheduler.engine import EngineConfig, LLMEngine, Scheduler, SchedulerConfig
 from phase4_scheduler.features.kv_transfer import KVConnector
 from phase4_scheduler.features.recording import record
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
 
 
-class FairScheduler(Scheduler):
-    """A request gets no more than its share of a step's tokens while others live."""
-
-    def __init__(self, *args, fair_share: float, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self.most = max(1, int(fair_share * self.config.max_num_batched_tokens))
-
-    def tokens_to_compute(self, request: Request, computed: int) -> int:
-        n = super().tokens_to_compute(request, computed)
-        alone = len(self.running) + self.num_waiting <= 1
-        return n if alone else min(n, self.most)
+@pytest.fixture(scope="module")
+def fair_share():
+    """`FairShare` of features/README.md, from running its code."""
+    text = (ROOT / "phase4_scheduler/features/README.md").read_text(encoding="utf-8")
+    names: dict = {"__name__": __name__}
+    exec(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], names)
+    return names["FairShare"]
 
 
-class FairShare(Feature):
-    settings = {"fair_share": 1.0}  # noqa: RUF012
-    scheduler = FairScheduler
-
-    def arguments(self, part: str) -> dict[str, Any]:
-        return {"fair_share": self.fair_share} if part == "scheduler" else {}
-
-
-def test_a_feature_of_ones_own_changes_the_steps_and_no_token(tiny, make_prompts):
+def test_a_feature_of_ones_own_changes_the_steps_and_no_token(fair_share, tiny, make_prompts):
     prompts = [list(range(40)), *make_prompts(8, 400, lengths=(3, 8))]
     config = EngineConfig(num_blocks=60, block_size=4, max_num_batched_tokens=64)
     most = {}
     for share in (1.0, 0.25):
-        features = [*find_features({}), FairShare(fair_share=share)]
+        features = [fair_share(fair_share=share), *find_features({})]
         engine, events = LLMEngine(tiny.model, tiny.tokenizer, config, features=features), []
         record(engine, events.append)
         outputs = engine.generate(prompts, GREEDY)
@@ -48,6 +37,12 @@ def test_a_feature_of_ones_own_changes_the_steps_and_no_token(tiny, make_prompts
         most[share] = max(max(event["tokens"].values()) for event in events)
         engine.core.block_manager.check_integrity()
     assert most == {1.0: 40, 0.25: 16}
+
+
+def test_a_feature_that_is_off_allows_a_scheduler_of_ones_own(fair_share, tiny):
+    scheduler = Scheduler(SchedulerConfig(), BlockManager(20))
+    engine = LLMEngine(tiny.model, None, EngineConfig(), scheduler=scheduler, features=[fair_share()])
+    assert engine.core.scheduler is scheduler
 
 
 SWAP = dict(preemption="swap", num_swap_blocks=4)
