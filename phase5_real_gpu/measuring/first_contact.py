@@ -50,9 +50,9 @@ class Expected(NamedTuple):
 
 def card_of(name: str) -> Card | None:
     """The data sheet for a driver's name, such as "NVIDIA H100 80GB HBM3"; None if it is another card, or another form of one."""
-    found = [("H200", "h200"), ("H100.*HBM3", "h100"), ("A100.*80GB", "a100-80"), ("A100.*40GB", "a100-40"),
+    found = [(r"\bH200", "h200"), ("H100.*HBM3", "h100"), ("A100.*80GB", "a100-80"), ("A100.*40GB", "a100-40"),
              ("RTX 4090$", "rtx4090"), (r"\bL4$", "l4"), (r"\bT4$", "t4")]  # fmt: skip
-    other_form = re.search("PCIe|NVL|Laptop", name)
+    other_form = re.search("PCIe|NVL|Laptop|MIG", name)
     return next((CARDS[key] for text, key in found if re.search(text, name) and not other_form), None)
 
 
