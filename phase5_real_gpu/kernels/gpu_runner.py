@@ -72,7 +72,7 @@ class CUDAGraphRecorder:
 
 
 def bucket_sizes(max_num_seqs: int) -> list[int]:
-    """1, 2, 4, 8, then every 8 up to 64, then every 32: the padding is never more than a small part."""
+    """1, 2, 4, 8, then every 8 up to 64, then every 32: at most 7 rows of padding up to 64 requests, at most 31 above."""
     sizes = {1, 2, 4, *range(8, 65, 8), *range(96, max_num_seqs, 32), max_num_seqs}
     return sorted(size for size in sizes if size <= max_num_seqs)
 

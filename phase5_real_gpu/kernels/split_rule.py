@@ -8,7 +8,8 @@ have a cost: merging, and a last round of work in which most multiprocessors may
     rounds   = programs / resident, rounded up         resident: programs that run at the same time
     time     ~ rounds x tokens a split
 
-The rule: the fewest splits whose time is within 15% of the best.
+The rule: the fewest splits whose time is within 15% of the best. It assumes that a program takes equally long however many
+run beside it; where they share the card's bandwidth, a last round with few programs is shorter than the rule says.
 
 Example: one request of 32,768 tokens, 8 KV heads, 264 resident programs (two per multiprocessor). One split: 8 programs, 1 round of 32,768
 tokens. 32 splits: 256 programs, 1 round of 1,024 tokens: 32 times as fast. 35 splits would need a second round. The
@@ -64,7 +65,8 @@ def programs_that_fit(
     """Programs of a compiled kernel that one multiprocessor holds at once, by registers, shared memory and threads.
 
     Args: registers per thread, bytes of shared memory and warps per program; the multiprocessor's shared memory and threads.
-    Source: CUDA C++ Programming Guide, "Compute Capabilities"; registers are allocated in units of 8 per thread.
+    Source: CUDA C++ Programming Guide, "Compute Capabilities"; registers are allocated in units of 8 per thread. 32 programs are
+    the most on sm_80, sm_90 and sm_100. Other cards hold 16 or 24, which only matters for programs of one or two warps.
     """
     threads = 32 * num_warps
     by_registers = REGISTERS // (max(1, -(-registers // 8)) * 8 * threads)
