@@ -11,6 +11,7 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.lab import Lab
+from labkit.terminal import escape
 from phase4_scheduler.simulator.planning import Plan
 from phase4_scheduler.story.capacity_story import short_limit, show_fleet
 from phase4_scheduler.story.capacity_task import SHARED_BY, Task
@@ -52,7 +53,8 @@ def the_combinations(lab: Lab, task: Task, plan: Plan) -> None:
         f"The cheapest: {show_fleet(best.task, best.plan)}, ${best.plan.dollars_per_hour:.2f} an hour. Each replica:"
     )
     commands = serve_commands(best.task)
-    lab.show("\n".join(commands))
+    for command in commands:  # broken where a shell goes on reading
+        lab.console.print(escape("\n  " + command.replace(" --", " \\\n      --")), highlight=False)
     lab.record(combinations=[choice.to_json() for choice in choices], best=best.to_json(), commands=commands)
 
 
@@ -97,7 +99,7 @@ def combinations(task: Task, quick: bool) -> Iterator[Choice]:
 
 
 def serve_commands(task: Task) -> list[str]:
-    """One replica in vLLM, and in this course's server."""
+    """One replica in vLLM, and in this course's server, which reads no NVFP4."""
     limits = task.config.scheduler
     options = f"--max-num-seqs {limits.max_num_seqs} --max-num-batched-tokens {limits.max_num_batched_tokens}"
     options += f" --max-model-len {limits.max_model_len}"
@@ -112,4 +114,5 @@ def serve_commands(task: Task) -> list[str]:
         options += " --quantization fp8"
     elif task.precision not in ("FP16", "BF16"):
         model = f"FOLDER-OF-{task.shape.name}-IN-{task.precision}"
-    return [f"{program} {model} {options}" for program in ("vllm serve", "lab serve")]
+    programs = ["vllm serve"] if task.precision == "NVFP4" else ["vllm serve", "lab serve"]
+    return [f"{program} {model} {options}" for program in programs]

@@ -38,6 +38,7 @@ def test_the_cheapest_combination_is_that_of_exhaustive_search():
     lab = lab_of("--quick", "--requests", 40, "--rate", 6, "--prompt-tokens", 400, "--answer-tokens", 30)
     task = capacity_task.the_task(lab)
     capacity_combinations.the_combinations(lab, task, task.plan())
+    assert len(capacity_combinations.serve_commands(replace(task, precision="NVFP4"))) == 1
     prices = [task.plan().dollars_per_hour]
     for choice in capacity_combinations.combinations(task, quick=True):
         with suppress(LabError):
