@@ -53,8 +53,7 @@ class StepBatch:
 
     @classmethod
     def build(cls, scheduled: Sequence[Scheduled], block_size: int) -> StepBatch:
-        lens = [s.num_tokens for s in scheduled]
-        tables = [s.request.block_table.block_ids for s in scheduled]
+        lens, tables = [s.num_tokens for s in scheduled], [s.block_ids for s in scheduled]
         batch = cls(lens, [s.num_computed + s.num_tokens for s in scheduled], tables)
         for s, blocks in zip(scheduled, tables, strict=True):
             first, n = s.num_computed, s.num_tokens

@@ -29,6 +29,10 @@ class Scheduled:
     request: Request
     num_tokens: int
     num_computed: int  # tokens computed before this step
+    block_ids: list[int] = field(init=False)  # the step keeps them if another thread aborts the request
+
+    def __post_init__(self) -> None:
+        self.block_ids = self.request.block_table.block_ids
 
     @property
     def samples(self) -> bool:
@@ -90,7 +94,6 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Decide the next step. Blocks are allocated, and `num_computed_tokens` advances, before the model runs."""
         output = SchedulerOutput(self.config.max_num_batched_tokens)
-        # A request that is alone has no other to hold up with a long prompt.
         alone = len(self.running) + self.num_waiting <= 1
         self._threshold = 0 if alone else self.config.long_prefill_token_threshold
         self.schedule_running(output)

@@ -48,7 +48,7 @@ class FaultIsolatingRunner(ModelRunner):
         results: list[Sampled] = []
         unfilled: set[int] = set()  # blocks that a failed request was to fill
         for s in output.scheduled:
-            request, blocks = s.request, s.request.block_table.block_ids
+            request, blocks = s.request, s.block_ids
             new = blocks[s.num_computed // self.kv_cache.block_size :]
             results.append(Sampled())
             if not unfilled.isdisjoint(blocks):

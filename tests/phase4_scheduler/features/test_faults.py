@@ -203,6 +203,19 @@ def test_an_engine_without_a_tokenizer(tiny):
 # ---------------------------------------------------------------------- abort
 
 
+def test_an_abort_between_schedule_and_run_leaves_the_step_whole(tiny, monkeypatch):
+    """As from another thread. Blocks got their hashes in `schedule`: the step must still fill them."""
+    engine = LLMEngine(tiny.model, None, EngineConfig(num_blocks=40, block_size=4))
+    prompt, run = list(range(20, 33)), engine.core.runner.run
+    engine.add_request("aborted", prompt, GREEDY)
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.core.runner, "run", lambda output: engine.abort("aborted") and run(output))
+        assert engine.step() == []
+    again = engine.generate([prompt], GREEDY)[0]
+    assert again.metrics.num_cached_tokens == 12
+    tiny.assert_greedy([prompt], [again.token_ids])
+
+
 def test_abort_from_inside_on_output(tiny):
     prompts = [[1, 2], [3, 4], [5, 6]]
     wanted = expected(tiny, prompts, GREEDY)
