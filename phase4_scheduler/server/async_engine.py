@@ -13,6 +13,7 @@ import time
 import traceback
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,7 @@ class AsyncEngine:
         self._long_text = asyncio.Semaphore(1)  # long texts wait for each other
         self._streams: dict[str, Stream] = {}
         self._commands: list[Add | Finish] = []
+        self._sender = ThreadPoolExecutor(1, "engine commands")  # one thread, so they keep their order
         self._sends = False  # `_send` comes next: what gathers until then is one message
         self.tell: Callable[[str], None] = lambda line: None  # is told how the start goes on
 
@@ -262,10 +264,14 @@ class AsyncEngine:
         self._sends = False
         if self._commands and self.dead is None:
             commands, self._commands = self._commands, []
-            with contextlib.suppress(
-                OSError
-            ):  # the process has ended: `_read` learns of it, too, and ends all streams
-                self._pipe.send(commands)
+            # In a thread: a pipe holds 64 KiB, and the engine empties it between two steps. Long prompts would hold up the loop.
+            self._sender.submit(self._write, commands)
+
+    def _write(self, commands: list[Add | Finish]) -> None:
+        with contextlib.suppress(
+            OSError
+        ):  # the process has ended: `_read` learns of it, and ends all streams
+            self._pipe.send(commands)
 
     # ------------------------------------------------------------------ for the API
 

@@ -30,7 +30,7 @@ KNOWN = f"""of a range, such as x[12s]   {", ".join(OVER_RANGE)}
 of a vector                 {", ".join(AGGREGATIONS)}, with by (...)
 between two                 + - * /   > < >= <= == !=   and or unless
 the runbook's A(x)          is no function: write rate(vllm:x_sum[12s]) / rate(vllm:x_count[12s])
-unknown here                histogram_quantile, deriv and the rest of PromQL"""
+unknown here                deriv and the rest of PromQL"""
 
 
 def list_nights(lab: Lab) -> None:

@@ -5,13 +5,14 @@
     rate(vllm:generation_tokens_total[10s])                growth of a counter a second, over the last 10 s
     sum by (source) (rate(vllm:prompt_tokens_by_source_total[10s]))
     rate(vllm:x_seconds_sum[10s]) / rate(vllm:x_seconds_count[10s]) > 0.5
+    histogram_quantile(0.95, sum by (le) (rate(vllm:x_seconds_bucket[10s])))
 
 A result is a number, or a *vector*: a value for each set of labels. `a / b` divides the values whose labels are equal, so
 where no labels agree the result is empty: the most frequent trap of the language, and no error. A comparison keeps the
 values for which it holds; `a > 1 and b < 2` keeps those of a where both do.
 
-The grammar comes from the package promql-parser. What a query means follows Prometheus 2.42, promql/functions.go and
-engine.go.
+The grammar comes from the package promql-parser. What a query means follows Prometheus 2.42, promql/functions.go,
+engine.go and quantile.go.
 """
 
 import math
@@ -36,7 +37,9 @@ ARITHMETIC: dict[str, Callable[[float, float], float]] = {
 COMPARISON: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
-AGGREGATIONS: dict[str, Callable[[list[float]], float]] = {"sum": sum, "min": min, "max": max, "count": len}
+AGGREGATIONS: dict[str, Callable[[list[float]], float]] = {
+    "sum": sum, "min": min, "max": max, "count": len, "avg": lambda values: sum(values) / len(values),
+}  # fmt: skip
 
 
 def query(recording: Recording, text: str, at: float) -> float | Vector:
@@ -104,8 +107,11 @@ class Evaluation:
 
     def call(self, node: ast.Call) -> Vector:
         name = node.func.name
+        if name == "histogram_quantile":
+            return histogram_quantile(*map(self.value, node.args))
         if name not in OVER_RANGE:
-            raise ValueError(f"the function {name} is not known here: {', '.join(OVER_RANGE)}")
+            known = ", ".join([*OVER_RANGE, "histogram_quantile"])
+            raise ValueError(f"the function {name} is not known here: {known}")
         range_ = node.args[0]
         if not isinstance(range_, ast.MatrixSelector):
             raise ValueError(f"{name} of a subquery is not known here: give a range, such as x[12s]")
@@ -187,6 +193,38 @@ def matches(matcher: ast.Matcher, value: str) -> bool:
     if op in (ast.MatchOp.Equal, ast.MatchOp.NotEqual):
         return (value == matcher.value) == (op == ast.MatchOp.Equal)
     return bool(re.fullmatch(matcher.value, value)) == (op == ast.MatchOp.Re)
+
+
+def histogram_quantile(q: float, buckets: Vector) -> Vector:
+    """The value that a share `q` of a histogram's observations stays below: in the bucket where it lies, on the straight line.
+
+    Args:
+        buckets: by `le`, how many observations were no larger. The last one is "+Inf".
+    """
+    histograms: dict[Labels, list[tuple[float, float]]] = {}
+    for labels, count in buckets.items():
+        le = dict(labels).get("le")
+        rest = frozenset(pair for pair in nameless(labels) if pair[0] != "le")
+        if le is not None:
+            histograms.setdefault(rest, []).append((float(le), count))
+    return {labels: quantile(q, sorted(histogram)) for labels, histogram in histograms.items()}
+
+
+def quantile(q: float, histogram: list[tuple[float, float]]) -> float:
+    """Of (upper end of a bucket, observations up to there); NaN without observations or without a last bucket."""
+    (last, total) = histogram[-1]
+    if last != math.inf or len(histogram) < 2 or not total > 0:
+        return math.nan
+    if not 0 <= q <= 1:
+        return math.copysign(math.inf, q - 0.5)
+    start = below = 0.0
+    for end, count in histogram:
+        if end == math.inf:
+            return start
+        if count >= q * total:
+            return start + (end - start) * (q * total - below) / (count - below) if end > 0 else end
+        start, below = end, count
+    return math.nan
 
 
 # ---------------------------------------------------------------------- functions of a range
