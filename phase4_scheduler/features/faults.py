@@ -51,11 +51,13 @@ class FaultIsolatingRunner(ModelRunner):
             request, blocks = s.request, s.block_ids
             new = blocks[s.num_computed // self.kv_cache.block_size :]
             results.append(Sampled())
+            rewind_generator(
+                request
+            )  # now or after its restart, it draws the number that it would have drawn
             if not unfilled.isdisjoint(blocks):
                 unfilled.update(new)
                 self.to_restart.append(request)
                 continue
-            rewind_generator(request)  # it draws the number that it would have drawn
             try:
                 results[-1] = super().run(SchedulerOutput(scheduled=[s]))[0]
             except EngineDeadError:

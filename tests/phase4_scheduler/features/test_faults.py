@@ -339,6 +339,27 @@ def test_one_that_has_to_restart_leaves_blocks_unfilled_as_well(tiny):
     assert [len(result.token_ids) for result in results] == [0, 0, 0, 1]
 
 
+def test_one_that_starts_anew_draws_what_it_would_have_drawn(tiny):
+    """The sampler raises over x after all generators have moved; y shares x's blocks, and draws in a later step."""
+    shared = list(range(50, 62))
+    engine = tiny.engine(block_size=4, num_blocks=60)
+    sample = engine.core.runner.sampler.sample
+
+    def sampling(logits, params, prompt_ids, *rest):
+        drawn = sample(logits, params, prompt_ids, *rest)
+        if any(prompt[-1] == POISON for prompt in prompt_ids):
+            raise ValueError("a sampler's mistake")
+        return drawn
+
+    engine.core.runner.sampler.sample = sampling
+    engine.add_request("x", [*shared, POISON], DRAWN)
+    add_all(engine, [[*shared, 99]], [DRAWN])
+    with pytest.warns(UserWarning, match="a step of 2 requests failed"):
+        got, errors = drain(engine)
+    assert set(errors) == {"x"}
+    assert [got["0"][0]] == expected(tiny, [[*shared, 99]], DRAWN)
+
+
 def test_names_of_blocks_that_a_broken_step_never_filled(faulty, tiny):
     """The sharer of a broken prefix is aborted before it computes: what it was to fill must not be found."""
     shared, tail = list(range(50, 58)), list(range(100, 112))
