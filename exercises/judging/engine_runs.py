@@ -1,8 +1,7 @@
 """For the cells "Into the engine": `LLMEngine` on the embedded model, with a learner's part and with the course's."""
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NoReturn
 
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from exercises.judging import boxes
 from exercises.judging.comparing import verdict_of
-from exercises.judging.side_by_side import speed
 from exercises.judging.verdict import NotYet
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
@@ -35,13 +33,6 @@ def tales() -> tuple[Transformer, BPETokenizer]:
     folder = find_model("tales")
     model = Transformer.from_pretrained(folder, "float32")
     return model, BPETokenizer.from_file(folder / "tokenizer.json")
-
-
-@cache
-def warm_up() -> None:
-    """The first run of a process is slower than all later ones: it would spoil the comparison."""
-    manager = BlockManager(60)
-    run((PROMPTS,), SamplingParams(max_tokens=4), block_manager=manager, kv_cache=cache_for(manager))
 
 
 def cache_for(
@@ -87,33 +78,34 @@ class TokenByToken(PagedKVCache):
 
 @dataclass
 class Answers:
-    """Attributes: tokens: of every answer. text: the first answer's, with its prompt. seconds: for all of them."""
+    """Attributes: tokens: of every answer. text: the first answer's, with its prompt."""
 
     tokens: list[list[int]]
     text: str
-    seconds: float
 
 
 @dataclass
 class Run(Answers):
-    """What came out of an engine.
+    """What came out of an engine. manager: its block manager. taken: blocks, in the order in which they were taken."""
 
-    Attributes:
-        steps: of each step, how many tokens of which request. taken: blocks, in the order in which they were taken.
-        Others: see `Answers`.
-    """
-
-    engine: LLMEngine
-    steps: list[dict[str, int]]
+    manager: BlockManager
     taken: list[int]
 
 
-def run(waves: Waves, params: SamplingParams, **parts: Any) -> Run:
-    """Answer the prompts. `parts`: what `LLMEngine` is to be built of (block_manager, kv_cache, scheduler)."""
-    engine = LLMEngine(*tales(), EngineConfig(), **parts)
+def run(
+    waves: Waves = (PROMPTS,),
+    params: SamplingParams = STORY,
+    manager: BlockManager | None = None,
+    kind: type[PagedKVCache] = PagedKVCache,
+    part: Any = None,
+) -> Run:
+    """Answer the prompts. manager: by default one with memory for all. kind, part: see `cache_for`."""
+    manager = manager or BlockManager(60)
+    kv_cache = cache_for(manager, kind, part)
+    engine = LLMEngine(*tales(), EngineConfig(), block_manager=manager, kv_cache=kv_cache)
     events: list[dict[str, Any]] = []
     record(engine, events.append)
-    began, tokens, text = time.perf_counter(), [], ""
+    tokens, text = [], ""
     for prompts in waves:
         for output in engine.generate(list(prompts), params):
             if output.error:
@@ -121,33 +113,12 @@ def run(waves: Waves, params: SamplingParams, **parts: Any) -> Run:
                 refuse(NotYet("fails-in-the-engine", says, prompts[0], output.error, "an answer"))
             tokens += [answer.token_ids for answer in output.outputs]
             text = text or f"{output.prompt}{output.outputs[0].text} ..."
-    seconds = time.perf_counter() - began
-    engine.core.block_manager.check_integrity()
-    taken = [block for event in events for block in event["taken"]]
-    return Run(tokens, text, seconds, engine, [dict(event["tokens"]) for event in events], taken)
+    manager.check_integrity()
+    return Run(tokens, text, manager, [block for event in events for block in event["taken"]])
 
 
-def side_by_side(
-    mine: Callable[[], dict[str, Any]],
-    course: Callable[[], dict[str, Any]],
-    waves: Waves = (PROMPTS,),
-    params: SamplingParams = STORY,
-) -> tuple[Run, Run]:
-    """(with the learner's part, with the course's). `mine` and `course` make the parts of an engine.
-
-    In turn, each twice from the beginning; what comes back has the time of the faster one, since a single time is
-    mostly noise.
-    """
-    warm_up()
-    runs = [(run(waves, params, **mine()), run(waves, params, **course())) for _ in range(2)]
-    return tuple(replace(last, seconds=min(first.seconds, last.seconds)) for first, last in zip(*runs))
-
-
-def compare(mine: Answers, course: Answers, *also: tuple[str, Any, Any], note: str = "") -> None:
-    """Tokens and speed side by side; raise NotYet where the tokens, or what is in `also`, differ.
-
-    `note`: what has to be known of the speed.
-    """
+def compare(mine: Answers, course: Answers, *also: tuple[str, Any, Any]) -> None:
+    """Print what came out with the learner's part; raise NotYet where the tokens, or what is in `also`, differ."""
     for what, a, b in (("the tokens of all answers", mine.tokens, course.tokens), *also):
         if a != b:
             says = f"In the engine {what} are others than with the course's part."
@@ -156,7 +127,6 @@ def compare(mine: Answers, course: Answers, *also: tuple[str, Any, Any], note: s
     print(f"{sum(map(len, mine.tokens))} tokens with your part, and the same with the course's own.")
     for what, a, _ in also:
         print(f"{what}: {a}, as with the course's own")
-    print(speed(mine.seconds, course.seconds) + note)
     print(f"\n{course.text}")
 
 

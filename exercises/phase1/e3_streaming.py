@@ -68,53 +68,9 @@ check("p1e3_streaming", Streamer)
 # %% [markdown]
 # ## Into the engine
 #
-# The engine has a decoder of its own, between the tokens and the user. Here yours sits beside it: `on_output` hands it the tokens
-# of a request as they are written. To make its life hard, one request is made to prefer tokens of a single byte, the halves of "é"
-# and its relatives among them. The other request is an ordinary story. (Decoding is a small part of a step, so the speed hardly
-# depends on it.)
+# The small engine that you build in this course (`lab mine` runs it) streams eight answers at a time. Between its tokens and each
+# user stands your `Streamer`, one for each request. The texts have to be the course's, letter by letter.
 # %% tags=["engine"]
-from exercises.grading import same_or_stop
-from exercises.judging.side_by_side import passed, speed, timed
-from phase2_attention_kvcache.model import SamplingParams
-from phase4_scheduler.engine import LLMEngine
+from exercises.capstone.your_engine import in_your_engine
 
-passed("p1e3_streaming", Streamer)
-engine = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", max_num_seqs=2, max_model_len=128)
-# C3 begins a character of two bytes, A0 to BF end one.
-preferred = {engine.tokenizer.id_of_bytes[bytes([b])]: 16.0 for b in (0xC3, *range(0xA0, 0xC0))}
-wild = SamplingParams(temperature=1.0, seed=1, max_tokens=40, logit_bias=preferred)
-calm = SamplingParams(temperature=0, max_tokens=30)
-prompts = ["The goat said: caf\u00e9", "Once upon a time"]
-
-
-class Reader:
-    """What the user of a request reads: your text of its tokens."""
-
-    def __init__(self):
-        self.streamer, self.text = Streamer(), ""
-
-    def on_output(self, output):
-        for token_id in output.token_ids:
-            self.text += self.streamer.push(engine.tokenizer.decode_bytes([token_id], True))
-        if output.finished:
-            self.text += self.streamer.finish()
-
-
-def read_along():
-    """The text of each request, by your Streamer."""
-    readers = [Reader() for _ in prompts]
-    for number, (prompt, params) in enumerate(zip(prompts, [wild, calm])):
-        engine.add_request(str(number), prompt, params, on_output=readers[number].on_output)
-    while engine.has_unfinished_requests:
-        engine.step()
-    return [reader.text for reader in readers]
-
-
-course, course_seconds = timed(lambda: [output.text for output in engine.generate(prompts, [wild, calm])])
-mine, my_seconds = timed(read_along)
-same_or_stop(mine, course, says="your text differs from the course's")
-odd = mine[0].count("\ufffd")
-print("The same texts as the course's.")
-print(f"From single bytes: {len(mine[0]) - odd} characters, and {odd} runs of bytes that are no character.")
-print(prompts[1] + mine[1])
-print(speed(my_seconds, course_seconds))
+in_your_engine("p1e3_streaming", Streamer)

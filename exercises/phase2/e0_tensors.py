@@ -50,13 +50,18 @@ check("p2e0_tensors", next_probabilities)
 # %% tags=["engine"]
 import copy
 
+from exercises.grading import same_or_stop
 from exercises.judging.engine_runs import tales
 from exercises.judging.side_by_side import passed
-from exercises.phase2.in_engine import beside_the_course
+from exercises.phase2.in_engine import tokens_of
 
 passed("p2e0_tensors", next_probabilities)
-model, _ = tales()
+model, tokenizer = tales()
 with_yours = copy.copy(model)
 with_yours.logits = lambda hidden: next_probabilities(hidden, model.token_table.weight).log()
-texts = ("The fox said to the crow,", "At night the children heard")
-beside_the_course(texts, "with your LM head the model writes something else", model=with_yours)
+prompts = [tokenizer.encode(text) for text in ("The fox said to the crow,", "At night the children heard")]
+mine, course = (tokens_of(each, prompts) for each in (with_yours, model))
+same_or_stop(mine, course, says="with your LM head the model writes something else")
+print("Token for token the course's story:")
+for prompt, answer in zip(prompts, mine):
+    print("-", tokenizer.decode(prompt + answer))

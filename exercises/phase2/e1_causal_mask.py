@@ -39,25 +39,10 @@ check("p2e1_causal_mask", may_see)
 # %% [markdown]
 # ## Into the engine
 #
-# The engine below reads long prompts in chunks of 8 tokens. From the second chunk on there are more keys than queries, and
-# in decode there is one query. All of that goes through your mask. (Making a table costs little beside the attention. The
-# course saves it in decode, where it would only say yes.)
+# The small engine that you build in this course (`lab mine` runs it) computes at most 16 tokens in a step, so long prompts
+# come in chunks. From the second chunk on there are more keys than queries, and in decode there is one query. All of that goes
+# through your mask. (Making a table costs little beside the attention. The course saves it in decode, where it would only say yes.)
 # %% tags=["engine"]
-import torch.nn.functional as F
+from exercises.capstone.your_engine import in_your_engine
 
-from exercises.judging.side_by_side import passed
-from exercises.phase2.in_engine import YourAttention, beside_the_course
-
-passed("p2e1_causal_mask", may_see)
-
-
-def attend(q, k, v):
-    """PyTorch's attention with your mask. q: [N, heads, head_dim]; k, v: [M, heads, head_dim]."""
-    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
-    mask = may_see(q.shape[1], k.shape[1])
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(0, 1)
-
-
-texts = ("The giant took the boy by the hand and", "The bear looked at the honey and")
-says = "with your mask the model writes something else"
-beside_the_course(texts, says, lambda config: YourAttention(config, attend))
+in_your_engine("p2e1_causal_mask", may_see)

@@ -49,23 +49,11 @@ check("p2e2_one_head", one_head)
 # %% [markdown]
 # ## Into the engine
 #
-# `tales` has 6 layers of 4 heads. Every one of them, for every token, now goes through your function. The course computes
-# all heads of a layer in one call, which saves starting many small operations. With 4 heads it hardly shows here: the
-# rest of a step takes much longer. On a GPU, where starting an operation takes longer than such a small one lasts, it does.
+# `tales` has 6 layers of 4 heads. In the small engine that you build in this course (`lab mine` runs it), every one of them, for
+# every token, now goes through your function. The course's large engine computes all heads of a layer in one call, which saves
+# starting many small operations. With 4 heads it hardly shows here: the rest of a step takes much longer. On a GPU, where
+# starting an operation takes longer than such a small one lasts, it does.
 # %% tags=["engine"]
-from exercises.judging.side_by_side import passed
-from exercises.phase2.in_engine import YourAttention, beside_the_course
+from exercises.capstone.your_engine import in_your_engine
 
-passed("p2e2_one_head", one_head)
-
-
-def attend(q, k, v):
-    """All heads, one after the other. q: [N, heads, d]; k, v: [M, heads, d]."""
-    n, m = len(q), len(k)
-    mask = torch.ones(n, m, dtype=torch.bool).tril(diagonal=m - n)
-    return torch.stack([one_head(q[:, h], k[:, h], v[:, h], mask) for h in range(q.shape[1])], dim=1)
-
-
-texts = ("A raven sat on the roof and cried,", "The ship sailed over the sea, and")
-says = "with your attention the model writes something else"
-beside_the_course(texts, says, lambda config: YourAttention(config, attend))
+in_your_engine("p2e2_one_head", one_head)

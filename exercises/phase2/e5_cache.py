@@ -54,36 +54,19 @@ check("p2e5_cache", Cache)
 # %% [markdown]
 # ## Into the engine
 #
-# The engine serves two users at once. Each of them gets a `Cache` of yours, in place of the engine's own memory. Prompts
-# come in chunks of 8 tokens, so your cache also has to append several tokens to others. Then the same words again without
-# any cache, where each new token computes the whole text anew.
-#
-# Yours may well be the faster one. It keeps a user's keys in one piece. The course's memory is cut into blocks, which are
-# copied together at each step here. What that is good for is the subject of phase 3: it wastes no room.
+# In the small engine that you build in this course (`lab mine` runs it) your `Cache` serves a user who has the model to herself:
+# the whole prompt is appended, then a token at a time. Its other requests have blocks, the subject of phase 3. Then the same
+# words again without any cache, where each new token computes the whole text anew.
 # %% tags=["engine"]
+from exercises.capstone.your_engine import PROMPTS, TOKENS, in_your_engine
 from exercises.grading import same_or_stop
 from exercises.judging.engine_runs import tales
-from exercises.judging.side_by_side import passed
-from exercises.phase2.in_engine import YourMemory, beside_the_course
 from phase2_attention_kvcache.model import generate_naive
 
-passed("p2e5_cache", Cache)
-
-
-def new_cache(config, room):
-    return Cache(config.num_layers, room, config.num_kv_heads, config.head_dim)
-
-
-texts = ("The soldier had served the king for many years, and", "The tailor took his needle and")
-says = "with your cache the model writes something else"
-mine = beside_the_course(texts, says, lambda config: YourMemory(config, new_cache), max_tokens=40)
-
+mine = in_your_engine("p2e5_cache", Cache)
 model, tokenizer = tales()
-prompts = [tokenizer.encode(text) for text in texts]
-naive = [generate_naive(model, prompt, 40) for prompt in prompts]
-same_or_stop(
-    mine, [answer.token_ids for answer in naive], says="without a cache the model writes something else"
-)
-with_cache = sum(len(prompt) + 40 - 1 for prompt in prompts)
-without = sum(answer.computed_tokens for answer in naive)
-print(f"Tokens computed: {with_cache} with a cache, {without:,} without.")
+prompt = tokenizer.encode(PROMPTS[0])
+naive = generate_naive(model, prompt, TOKENS)
+same_or_stop(mine.alone, naive.token_ids, says="without a cache the model writes something else")
+with_cache = len(prompt) + TOKENS - 1
+print(f"Tokens computed for one answer: {with_cache} with a cache, {naive.computed_tokens} without.")

@@ -43,31 +43,11 @@ check("p2e6_top_p", keep_top_p)
 # %% [markdown]
 # ## Into the engine
 #
-# The engine's sampler cuts with your function now. With the same seed it must draw the same tokens. Yours sorts the whole
-# vocabulary, for each user by itself. The course looks at a few hundred of the likeliest tokens, of all users at once, and
-# sorts everything only where these do not hold p together.
+# The sampler of the small engine that you build in this course (`lab mine` runs it) cuts with your function now: half of the
+# requests are sampled with top_p 0.9. With the same seed it must draw the same tokens. Yours sorts the whole vocabulary, for
+# each user by itself. The course's large engine looks at a few hundred of the likeliest tokens, of all users at once, and sorts
+# everything only where these do not hold p together.
 # %% tags=["engine"]
-from unittest.mock import patch
+from exercises.capstone.your_engine import in_your_engine
 
-from exercises.grading import same_or_stop
-from exercises.judging.side_by_side import passed, speed, timed
-from phase2_attention_kvcache.model import SamplingParams, truncation
-from phase4_scheduler.engine import LLMEngine
-
-passed("p2e6_top_p", keep_top_p)
-engine = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", max_num_seqs=4, max_model_len=128)
-prompts = ["Once upon a time there was", "The king had three", "In the middle of the wood"]
-params = [SamplingParams(temperature=0.9, top_p=p, seed=7, max_tokens=30) for p in (0.5, 0.8, 0.95)]
-
-
-def your_rows(probs, top_p):
-    return torch.stack([keep_top_p(row, float(p)) for row, p in zip(probs, top_p[:, 0])])
-
-
-course, course_seconds = timed(lambda: engine.generate(prompts, params))
-with patch.object(truncation, "apply_top_p", your_rows):
-    mine, my_seconds = timed(lambda: engine.generate(prompts, params))
-for ours, theirs, p in zip(mine, course, params):
-    same_or_stop(ours.token_ids, theirs.token_ids, says=f"with top_p {p.top_p} other tokens were drawn")
-    print(f"top_p {p.top_p}: {ours.prompt}{ours.text}")
-print(speed(my_seconds, course_seconds))
+in_your_engine("p2e6_top_p", keep_top_p)

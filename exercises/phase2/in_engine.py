@@ -3,15 +3,12 @@ with outliers."""
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from exercises.grading import same_or_stop
 from exercises.judging.engine_runs import tales
-from exercises.judging.side_by_side import speed, timed
-from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer, causal_attention
+from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
 from phase3_paged_attention.paging import PagedKVCache
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 
@@ -38,28 +35,6 @@ class YourAttention(PagedKVCache):
         return out
 
 
-class YourMemory(PagedKVCache):
-    """In place of the engine's paged memory a cache for each request, made by `new_cache(config, room)`."""
-
-    def __init__(self, config: ModelConfig, new_cache: Callable[[ModelConfig, int], Any]) -> None:
-        super().__init__(config, BLOCKS, BLOCK_SIZE, use_kernel=False)
-        self.config, self.new_cache = config, new_cache
-        self.caches: dict[int, Any] = {}  # by the first block of the request: no two of them have the same
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        layout, out, start = self.layout, torch.empty_like(q), 0
-        for (first, *_), new, length in zip(
-            layout.block_tables, layout.query_lens, layout.context_lens, strict=True
-        ):
-            if layer == 0 and new == length:  # its first step
-                self.caches[first] = self.new_cache(self.config, LONGEST)
-            rows = slice(start, start + new)
-            keys, values = self.caches[first].append(layer, k[rows], v[rows])
-            out[rows] = causal_attention(q[rows], keys, values)
-            start += new
-        return out
-
-
 def tokens_of(
     model: Transformer,
     prompts: Sequence[Sequence[int]],
@@ -79,35 +54,6 @@ def tokens_of(
     engine = LLMEngine(model, None, config, kv_cache=kv_cache)
     greedy = SamplingParams(temperature=0, max_tokens=max_tokens)
     return [output.token_ids for output in engine.generate(list(prompts), greedy)]
-
-
-def beside_the_course(
-    texts: Sequence[str],
-    says: str,
-    new_cache: Callable[[ModelConfig], PagedKVCache] | None = None,
-    model: Transformer | None = None,
-    max_tokens: int = 16,
-) -> list[list[int]]:
-    """Print how `tales` goes on with the texts, and the speed; stop where the course's own parts write something else.
-
-    Args:
-        says: what it means that they differ. new_cache, model: with the learner's part.
-    """
-    course_model, tokenizer = tales()
-    prompts = [tokenizer.encode(text) for text in texts]
-
-    def yours() -> list[list[int]]:
-        cache = new_cache(course_model.config) if new_cache else None
-        return tokens_of(model or course_model, prompts, cache, max_tokens)
-
-    course, course_seconds = timed(lambda: tokens_of(course_model, prompts, None, max_tokens))
-    mine, my_seconds = timed(yours)
-    same_or_stop(mine, course, says=says)
-    print("Token for token the course's story:")
-    for prompt, answer in zip(prompts, mine):
-        print("-", tokenizer.decode(prompt + answer))
-    print(speed(my_seconds, course_seconds))
-    return mine
 
 
 def small_llama() -> Transformer:

@@ -78,9 +78,9 @@ check("p3e1_allocate", Allocator)
 # %% [markdown]
 # ## Into the engine
 #
-# The engine answers three prompts, three answers to each, and gets all its blocks from your allocator. Memory is short. Then
-# three answers share the blocks of one prompt. Each time every block has to be free again at the end.
+# The small engine that you build in this course (`lab mine` runs it) gets all its blocks from your allocator. Memory is short, so
+# requests wait and are preempted. Requests that begin alike share blocks.
 # %% tags=["engine"]
-from exercises.phase3.into_engine import allocator_in_the_engine
+from exercises.capstone.your_engine import in_your_engine
 
-allocator_in_the_engine(Allocator)
+in_your_engine("p3e1_allocate", Allocator)

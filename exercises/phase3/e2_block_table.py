@@ -37,9 +37,9 @@ check("p3e2_block_table", slots)
 # %% [markdown]
 # ## Into the engine
 #
-# From now on keys and values are stored where your function says. If one of them went to a wrong place, the story would
-# change.
+# In the small engine that you build in this course (`lab mine` runs it), keys and values are stored where your function says from
+# now on, and read from there. If one of them went to a wrong place, the story would change.
 # %% tags=["engine"]
-from exercises.phase3.into_engine import slots_in_the_engine
+from exercises.capstone.your_engine import in_your_engine
 
-slots_in_the_engine(slots)
+in_your_engine("p3e2_block_table", slots)

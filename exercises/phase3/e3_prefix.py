@@ -59,8 +59,9 @@ check("p3e3_prefix", block_names, find_prefix)
 # %% [markdown]
 # ## Into the engine
 #
-# Four prompts that begin alike, and then the same four once more. Your names, your hits.
+# Prompts that begin alike come in two waves to the small engine that you build in this course (`lab mine` runs it). Your names,
+# your hits.
 # %% tags=["engine"]
-from exercises.phase3.into_engine import prefix_in_the_engine
+from exercises.capstone.your_engine import in_your_engine
 
-prefix_in_the_engine(block_names, find_prefix)
+in_your_engine("p3e3_prefix", block_names, find_prefix)

@@ -61,9 +61,17 @@ check("p4e1_one_step", share_budget)
 # %% [markdown]
 # ## Into the engine
 #
-# Four prompts, three seats, 16 tokens a step. The model is real, and every step is decided by your function.
-
+# Six prompts come at once, and two more when these are answered. There are three seats, 16 tokens a step, and memory for all.
+# The model is real, and in the small engine that you build in this course (`lab mine` runs it) your function decides every step.
 # %% tags=["engine"]
-from exercises.phase4.into_engine import budget_in_the_engine
+from exercises.capstone.your_engine import in_your_engine
+from exercises.phase4.small_requests import step_of_plan
 
-budget_in_the_engine(share_budget)
+in_your_engine(
+    "p4e1_one_step",
+    share_budget,
+    parts={"step": step_of_plan(share_budget)},
+    num_blocks=100,
+    prefix_caching=False,
+    max_num_seqs=3,
+)

@@ -89,10 +89,9 @@ check("p4e2_preemption", step)
 # %% [markdown]
 # ## Into the engine
 #
-# The same four prompts in a cache that is too small for all of them. Requests are preempted again and again, and no word
-# of any answer changes.
-
+# Six prompts at once, in a cache that is too small for all of them. In the small engine that you build in this course (`lab mine`
+# runs it) your function decides every step. Requests are preempted, and no word of any answer changes.
 # %% tags=["engine"]
-from exercises.phase4.into_engine import preemption_in_the_engine
+from exercises.capstone.your_engine import in_your_engine
 
-preemption_in_the_engine(step)
+in_your_engine("p4e2_preemption", step, num_blocks=10)

@@ -61,10 +61,14 @@ check("p4e3_chunks", tokens_now, admit)
 # %% [markdown]
 # ## Into the engine
 #
-# Two short stories are being written, and a long prompt comes. Once it may take all of the budget, once only 16 tokens a
-# step. Look at the largest step: that is what the two others have to sit through.
-
+# Three short prompts and three long ones come at once to the small engine that you build in this course (`lab mine` runs it). First
+# a request may take all of the budget, then only 16 tokens a step. Look at the largest step: that is what all others have to sit
+# through.
 # %% tags=["engine"]
-from exercises.phase4.into_engine import chunks_in_the_engine
+from exercises.capstone.your_engine import in_your_engine
 
-chunks_in_the_engine(tokens_now, admit)
+for threshold in (0, 16):
+    print(f"--- {f'threshold {threshold}' if threshold else 'no threshold'}")
+    in_your_engine(
+        "p4e3_chunks", tokens_now, admit, num_blocks=100, max_num_batched_tokens=512, threshold=threshold
+    )

@@ -1,6 +1,7 @@
 """Requests and blocks without a model: what the exercises of phase 4 are tried on."""
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,3 +55,18 @@ def as_plan(result: Iterable[tuple[Any, int]]) -> Plan:
         says = "A list of pairs is asked for, a request and its number of tokens each."
         got, expected = repr(result)[:200], "[(request, tokens), ...]"
         raise NotYet("wrong-type", says, got=got, expected=expected) from None
+
+
+def step_of_plan(plan: Callable) -> Callable:
+    """A plan without memory, plan(running, waiting, budget, max_num_seqs), as the step of exercise 4.2: it gets blocks and seats."""
+
+    def step(running: list, waiting: deque, budget: int, max_num_seqs: int, pool: Any) -> list:
+        chosen = list(plan(list(running), list(waiting), budget, max_num_seqs))
+        for request, n in chosen:
+            pool.allocate(request, request.num_computed_tokens + n)
+            if request in waiting:
+                waiting.remove(request)
+                running.append(request)
+        return chosen
+
+    return step

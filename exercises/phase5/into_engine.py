@@ -8,22 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exercises.judging.engine_runs import PROMPTS, TokenByToken, cache_for, compare, side_by_side
+from exercises.judging.engine_runs import PROMPTS, TokenByToken, compare, run
 from exercises.judging.side_by_side import passed
-from exercises.phase5.launching import DEVICE, decode_with
+from exercises.phase5.launching import decode_with
 from phase2_attention_kvcache.model import SamplingParams
-from phase3_paged_attention.paging import BlockManager, PagedKVCache
+from phase3_paged_attention.paging import PagedKVCache
 
 
 def _beside_the_course(
-    kind: type[PagedKVCache], part: Any, max_tokens: int, prompts: tuple[str, ...] = PROMPTS, note: str = ""
+    kind: type[PagedKVCache], part: Any, max_tokens: int, prompts: tuple[str, ...] = PROMPTS
 ) -> None:
-    def parts(*cache: Any) -> dict[str, Any]:
-        manager = BlockManager(60)
-        return {"block_manager": manager, "kv_cache": cache_for(manager, *cache)}
-
     params = SamplingParams(temperature=0.7, seed=11, max_tokens=max_tokens, ignore_eos=True)
-    compare(*side_by_side(lambda: parts(kind, part), parts, (prompts,), params), note=note)
+    compare(run((prompts,), params, kind=kind, part=part), run((prompts,), params))
 
 
 class KernelCache(PagedKVCache):
@@ -40,8 +36,7 @@ class KernelCache(PagedKVCache):
 def kernel_in_the_engine(kernel: Any) -> None:
     """Exercise 5.1."""
     passed("p5e1_paged_decode", kernel)
-    note = "" if DEVICE == "cuda" else " (Yours is interpreted here, line by line.)"
-    _beside_the_course(KernelCache, kernel, 6, PROMPTS[:2], note)
+    _beside_the_course(KernelCache, kernel, 6, PROMPTS[:2])
 
 
 class MergingCache(TokenByToken):

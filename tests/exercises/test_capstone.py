@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from exercises import grading
-from exercises.capstone import decisions, prefix_order
+from exercises.capstone import decisions, prefix_order, your_engine
 from exercises.capstone.parts import COMPLETE, PARTS, complete, folder, make_folder, parts, put
 from exercises.capstone.recorder import Recorder
 from exercises.grading import NotYet, Verdict, check
@@ -132,6 +132,21 @@ def test_right_answers_become_parts_that_write_and_decide_the_same(solved, my_en
     assert [
         d for d in (decisions.first_difference("my_engine", r) for r in decisions.workloads(5)) if d
     ] == []
+
+
+@pytest.mark.parametrize(
+    ("part", "diagnosis"),
+    [
+        ({"slots": lambda table, first, n, size: [0] * n}, "other-than-the-course"),
+        ({"tokens_now": lambda request, budget, *_: min(1, budget)}, "other-steps"),
+        ({"percentile": lambda values, rank: max(values)}, "other-figure"),
+        ({"Cache": lambda *_: 1 / 0}, "fails-in-the-engine"),
+    ],
+)
+def test_a_part_that_does_otherwise_is_told(monkeypatch, capsys, part, diagnosis):
+    monkeypatch.setattr(your_engine, "passed", lambda *_: None)
+    with pytest.raises(NotYet, match=diagnosis):
+        your_engine.in_your_engine("p3e2_block_table", None, parts=part)
 
 
 def cell(text, name="<a cell>"):

@@ -1,11 +1,10 @@
-"""The driver of exercises 3.1 and 3.5: forked answers are the engine's answers, and a wrong copy shows."""
+"""The driver of exercise 3.5: forked answers are the engine's answers, and a wrong copy shows."""
 
 import pytest
 
 from exercises.judging.engine_runs import PROMPTS, run
 from exercises.phase3.forked_answers import forked_answers
-from exercises.phase3.into_engine import THREE_ANSWERS, copy_on_write_in_the_engine
-from exercises.phase3.parts import CopyManager
+from exercises.phase3.into_engine import THREE_ANSWERS, CopyManager, copy_on_write_in_the_engine
 from phase3_paged_attention.sharing import ForkingBlockManager
 from tests.exercises.changed import solution
 

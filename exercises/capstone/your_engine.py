@@ -1,0 +1,150 @@
+"""For the cells "Into the engine" of exercises whose answers are parts of `my_engine/`: that engine with the learner's part.
+
+The same requests are served twice, by the complete engine and with the learner's part in it; every decision has to agree, and
+every word. `lab mine` then runs the engine with all of the learner's parts.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from exercises.capstone.parts import COMPLETE, complete
+from exercises.judging.engine_runs import refuse
+from exercises.judging.registry import find
+from exercises.judging.side_by_side import passed
+from exercises.judging.verdict import NotYet
+from labkit.models import find_model
+
+BEGINNING = (
+    "In the middle of the great forest stood a little house, and in it lived an old woman with her three sons. The eldest "
+    "was strong, the second was clever, and the youngest could talk to the birds. One morning the king's messenger came "
+    "to the house and said:"
+)
+SHARED = tuple(BEGINNING + end for end in (" The king", " Your sons", " Who of you"))
+PROMPTS = (
+    "Once upon a time there was a king who",
+    "The sea was calm, but",
+    "Nobody knew where the old woman",
+)
+TOKENS = 16  # of each answer
+WAVES = ((*PROMPTS, *SHARED), SHARED[:2])  # the second one comes when all prompts of the first are answered
+
+
+class Served(NamedTuple):
+    """What came out of the engine.
+
+    Attributes:
+        steps: of each step, by request: the first token, how many tokens, the blocks.
+        preemptions: of all requests. cached: prompt tokens that were found in the prefix cache.
+        texts: of the answers. alone: the tokens of the first answer, written without the engine, with a cache in one piece.
+        figures: of latency. expected: the same, by the course's functions.
+    """
+
+    steps: list[dict[str, tuple[int, int, list[int]]]]
+    preemptions: int
+    cached: int
+    texts: list[str]
+    alone: list[int]
+    figures: dict[str, float]
+    expected: dict[str, float]
+
+
+def in_your_engine(
+    exercise: str, *answers: Any, parts: Mapping[str, Any] | None = None, num_blocks: int = 14, **how: Any
+) -> Served:
+    """Serve eight requests with the learner's part and without it, print what both gave, and return it.
+
+    Args:
+        parts: what is put into the engine by its name there; None: the answers. num_blocks, how: see `serve`.
+
+    Raises:
+        NotYet: the part has not passed its check, or the engine decides or writes something else with it.
+    """
+    passed(exercise, *answers)
+    course = serve({}, num_blocks, **how)
+    try:
+        mine = serve(parts or dict(zip(find(exercise).asks, answers)), num_blocks, **how)
+    except Exception as error:
+        says = "With your part the engine could not go on."
+        refuse(
+            NotYet("fails-in-the-engine", says, PROMPTS[0], f"{type(error).__name__}: {error}", "an answer")
+        )
+    for number, (ours, theirs) in enumerate(zip(mine.steps, course.steps), 1):
+        if ours != theirs:
+            says = "In the engine your part decides another step than the course's."
+            tried = f"step {number}, by request: first token, number of tokens, blocks"
+            refuse(NotYet("other-steps", says, tried, ours, theirs))
+    for ours, theirs in ((mine.texts, course.texts), (mine.alone, course.alone)):
+        if ours != theirs:
+            says = "With your part the engine writes something else."
+            refuse(NotYet("other-than-the-course", says, f"{len(course.texts)} answers", ours, theirs))
+    if mine.figures != mine.expected:
+        refuse(NotYet("other-figure", "Your figures are others.", "a run", mine.figures, mine.expected))
+    most = max(sum(n for _, n, _ in step.values()) for step in mine.steps)
+    print(
+        f"{len(mine.texts)} answers in {len(mine.steps)} steps, each decision and each word as with the course's own part: "
+        f"{most} tokens in the largest step, {mine.preemptions} preemptions, {mine.cached} prompt tokens found in the cache."
+    )
+    print(f"\n{PROMPTS[0]}{mine.texts[0]} ...")
+    return mine
+
+
+def serve(
+    parts: Mapping[str, Any],
+    num_blocks: int,
+    block_size: int = 16,
+    prefix_caching: bool = True,
+    **limits: Any,
+) -> Served:
+    """The complete engine with these parts serves all waves: greedy and sampled requests, TOKENS each.
+
+    Args:
+        limits: of the scheduler (`Limits`). By default a step has at most 16 tokens, so that long prompts come in chunks.
+    """
+    own = import_module(f"{COMPLETE}.engine")
+    steps, texts, preempted = [], {}, []
+    with engine_with(parts):
+        settings = own.Limits(**{"max_num_batched_tokens": 16} | limits)
+        engine = own.Engine(find_model("tales"), num_blocks, block_size, settings)
+        scheduler = engine.scheduler
+        scheduler.manager.prefix_caching = prefix_caching
+        schedule = scheduler.schedule
+
+        def watched() -> list[Any]:
+            scheduled = schedule()
+            steps.append({s.request.name: (s.first, s.num_tokens, [*s.request.blocks]) for s in scheduled})
+            preempted.extend(scheduler.preempted)
+            return scheduled
+
+        scheduler.schedule = watched
+        for prompts in WAVES:
+            for prompt in prompts:
+                i = len(texts)
+                params = (
+                    own.Params(TOKENS) if i % 2 else own.Params(TOKENS, temperature=0.7, top_p=0.9, seed=i)
+                )
+                texts[str(i)] = ""
+                engine.add_request(str(i), prompt, params)
+            while engine.has_requests:
+                for name, text, _ in engine.step():
+                    texts[name] += text
+        write_alone = import_module(f"{COMPLETE}.cache").write_alone
+        alone = write_alone(engine.model, engine.tokenizer.encode(PROMPTS[0]), TOKENS)
+        figures = engine.report(ttft_slo=1.0, tpot_slo=0.01)
+    first_steps = {name: step[name] for step in reversed(steps) for name in step}
+    cached = sum(first for first, _, _ in first_steps.values())
+    expected = engine.report(ttft_slo=1.0, tpot_slo=0.01)
+    return Served(steps, len(preempted), cached, [*texts.values()], alone, figures, expected)
+
+
+@contextmanager
+def engine_with(parts: Mapping[str, Any]) -> Iterator[None]:
+    """The complete engine has these functions and classes in place of its own."""
+    modules = [import_module(f"{COMPLETE}.{path.stem}") for path in complete().glob("[a-z]*.py")]
+    with ExitStack() as stack:
+        for module in modules:
+            for name in parts.keys() & vars(module).keys():
+                stack.enter_context(patch.object(module, name, parts[name]))
+        yield
