@@ -17,14 +17,15 @@ FEATURES = {  # folder of the core -> its budget in lines, docstrings included; 
     "phase2_attention_kvcache/model": (1800, "gguf|quanti[sz]|few.bits|compressed.tensors|yarn|llama3|roofline|speculat"),
     "phase3_paged_attention/paging": (1100, "specul|draft|connector|swap|sliding|copy_on_write|journal|quanti[sz]|kv_cache_dtype"),
     # The list of features that attach to it is features/README.md.
+    "phase5_real_gpu/kernels": (1500, "fused|speculat|int8|int4|compressed.tensors|mxfp4"),
     "phase4_scheduler/engine": (1500, "specul|draft|connector|remote_kv|swap|sliding|fork|sibling|journal|quanti[sz]|kv_cache_dtype|tensor_parallel"),
 }  # fmt: skip
 
 
 def core_files(folder: str) -> list[Path]:
-    """The files of a folder that its public names need."""
+    """The files of a folder that its public names need, and the runner of a device."""
     package = folder.replace("/", ".")
-    found, new = set(), [ROOT / folder / "__init__.py"]
+    found, new = set(), [ROOT / folder / "__init__.py", *(ROOT / folder).glob("gpu_runner.py")]
     while new:
         found.add(file := new.pop())
         inside = [

@@ -156,12 +156,12 @@ def make_runner(
 
 
 def default_num_blocks(model: Transformer, config: EngineConfig, features: Sequence[Feature] = ()) -> int:
-    """Enough for `max_num_seqs` requests of `max_model_len` tokens, if the memory holds them.
+    """Enough for `max_num_seqs` requests of `max_model_len` (not None) tokens, if the memory holds them.
 
     Raises:
         ValueError: it does not even hold one.
     """
-    longest = model.config.max_context if config.max_model_len is None else config.max_model_len
+    longest = config.max_model_len
     blocks_each = -(-longest // config.block_size)
     wanted = config.max_num_seqs * blocks_each
     if model.device.type == "cuda":

@@ -24,7 +24,7 @@ from labkit.paths import ROOT
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 from phase2_attention_kvcache.model import ModelConfig, Transformer
 from phase2_attention_kvcache.model.checkpoint import finish_loading
-from phase4_scheduler.engine import StepBatch
+from phase4_scheduler.engine import EngineConfig, StepBatch
 from phase5_real_gpu.fused.fused_layers import fuse
 from phase5_real_gpu.kernels import TritonPagedKVCache, triton_setup
 from phase5_real_gpu.kernels.gpu_runner import GPURunner, Recording
@@ -84,7 +84,7 @@ def count_step(fused: bool) -> Counter:
         with OnGPU(counts), Operators(counts):
             return Recording(lambda: None, step())
 
-    runner = GPURunner(model, cache, BATCH, CONTEXT, record)
+    runner = GPURunner(model, cache, EngineConfig(max_num_seqs=BATCH, max_model_len=CONTEXT), record)
     blocks = list(range(1, 1 + CONTEXT // 16))
     batch = StepBatch([1], [CONTEXT], [blocks], [0], [CONTEXT - 1], [0], [0])
 

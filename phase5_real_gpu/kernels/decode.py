@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from phase5_real_gpu.kernels.decode_kernel import decode_kernel, merge_kernel
-from phase5_real_gpu.kernels.kernel_checks import check_attention, check_out, check_tables
+from phase5_real_gpu.kernels.kernel_checks import check_attention, check_out
 from phase5_real_gpu.kernels.split_rule import MOST_SPLITS, Splits, choose_splits, programs_that_fit
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, has_matrix_instructions, triton
 
@@ -136,18 +136,13 @@ def paged_decode(
     """
     check_attention(q, k_cache, v_cache, block_tables, context_lens, window, softcap)
     batch, num_heads, head_dim = q.shape
-    num_blocks, block_size = k_cache.shape[:2]
     if len(block_tables) != batch:
         raise ValueError(f"q has {batch} requests, block_tables {len(block_tables)}: one row each")
-    if INTERPRETED:
-        check_tables(block_tables, context_lens, num_blocks, block_size)
-    if out is None:
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    check_out(out, q)
+    out = check_out(out, q)
     if batch == 0:
         return out
     if plan is None:
-        longest = block_tables.shape[1] * block_size  # the lengths themselves are on the GPU
+        longest = block_tables.shape[1] * k_cache.shape[1]  # the lengths themselves are on the GPU
         if num_splits is None:
             plan = plan_decode([longest] * batch, q, k_cache)
         else:

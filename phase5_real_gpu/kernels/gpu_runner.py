@@ -24,14 +24,13 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import KVStorage
 from phase4_scheduler.engine import EngineConfig, ModelRunner, StepBatch
 from phase5_real_gpu.kernels.decode import tile_tokens
 from phase5_real_gpu.kernels.split_rule import FEW_TILES, MOST_SPLITS, Splits
 from phase5_real_gpu.kernels.triton_kv_cache import ALIGNED, Decodes, DeviceStep, TritonPagedKVCache
-from phase5_real_gpu.kernels.triton_setup import INTERPRETED, card_problem
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED, card_problem, triton
 
 Recorder = Callable[[Callable[[], Tensor]], "Recording"]
 
@@ -77,21 +76,10 @@ def bucket_sizes(max_num_seqs: int) -> list[int]:
     return sorted(size for size in sizes if size <= max_num_seqs)
 
 
-def rounded_splits(splits: Splits) -> int:
-    """Their number, rounded up to a power of two."""
-    return min(1 << (splits.num_splits - 1).bit_length(), MOST_SPLITS)
-
-
-def partial_bytes(config: ModelConfig, dtype: torch.dtype, max_num_seqs: int, max_model_len: int) -> int:
-    """Memory for the splits of the largest step; all steps share it, since they run one after the other."""
-    splits = most_splits(max_model_len, tile_tokens(config.head_dim, dtype.itemsize))
-    return 4 * max_num_seqs * config.num_heads * splits * (config.head_dim + 1) * (splits > 1)
-
-
 def most_splits(max_model_len: int, tile: int) -> int:
     """Of the longest context, rounded up to a power of two: a split is a tile at least."""
     tiles = -(-max_model_len // tile)
-    return min(1 << (tiles - 1).bit_length(), MOST_SPLITS) if tiles > FEW_TILES else 1
+    return min(triton.next_power_of_2(tiles), MOST_SPLITS) if tiles > FEW_TILES else 1
 
 
 class DecodeInputs:
@@ -103,24 +91,17 @@ class DecodeInputs:
     """
 
     def __init__(self, bucket: int, max_blocks: int, device: torch.device) -> None:
-        self.bucket = bucket
-        self.row = -(-bucket // ALIGNED) * ALIGNED
+        row = -(-bucket // ALIGNED) * ALIGNED
         on_gpu = device.type == "cuda"
-        self._host = torch.zeros(4 * self.row + ALIGNED, dtype=torch.int32, pin_memory=on_gpu)
+        self._host = torch.zeros(4 * row + ALIGNED, dtype=torch.int32, pin_memory=on_gpu)
         self._host_tables = torch.zeros(bucket, max_blocks, dtype=torch.int32, pin_memory=on_gpu)
         self._numbers = torch.zeros_like(self._host, device=device)
+        self.parts = [part[:bucket] for part in self._numbers[: 4 * row].view(4, row)]  # tokens to lens
+        self.split_tokens = self._numbers[4 * row : 4 * row + 1]
         self.tables = torch.zeros_like(self._host_tables, device=device)
         self._lists: list[list[int]] = [[] for _ in range(bucket)]  # what each row of the tables holds
         self._tables_changed = False
         self._copied = torch.cuda.Event() if on_gpu else None  # when the copies from the host are done
-
-    def part(self, number: int) -> Tensor:
-        """tokens, positions, slots or lens: [bucket] int32, on the device."""
-        return self._numbers[number * self.row : number * self.row + self.bucket]
-
-    @property
-    def split_tokens(self) -> Tensor:
-        return self._numbers[4 * self.row : 4 * self.row + 1]
 
     def fill(self, batch: StepBatch, split_tokens: int) -> None:
         """Bring a step's numbers to the device. Rows beyond the scheduled requests are padding."""
@@ -132,19 +113,15 @@ class DecodeInputs:
                 self._lists[i] = list(blocks)
                 self._tables_changed = True
         host = self._host.numpy()
-        host[:] = 0
-        host[2 * self.row : 3 * self.row] = -1
-        for number, values in enumerate((batch.token_ids, batch.positions, batch.slots, batch.context_lens)):
-            host[number * self.row : number * self.row + len(values)] = values
-        host[4 * self.row] = split_tokens
+        rows = host[:-ALIGNED].reshape(4, -1)  # a view
+        rows[:] = 0
+        rows[2] = -1
+        for row, values in zip(rows, (batch.token_ids, batch.positions, batch.slots, batch.context_lens)):
+            row[: len(values)] = values
+        host[-ALIGNED] = split_tokens
         self._numbers.copy_(self._host, non_blocking=True)
         if self._tables_changed:
-            width = max(map(len, self._lists))
-            if width * 4 > self.tables.shape[1]:
-                self.tables.copy_(self._host_tables, non_blocking=True)
-            else:  # in a long context's table most is empty
-                used = self._host_tables[:, :width].contiguous()
-                self.tables[:, :width].copy_(used.to(self.tables.device))
+            self.tables.copy_(self._host_tables, non_blocking=True)
             self._tables_changed = False
         if self._copied is not None:
             self._copied.record()
@@ -154,7 +131,7 @@ class GPURunner(ModelRunner):
     """A model runner that replays decode steps.
 
     Args:
-        max_num_seqs: most requests of a step. max_model_len: most tokens of a request.
+        config: its `max_num_seqs`, `max_model_len` (not None) and `seed` are read.
         record: how a step is recorded; None: none is (vLLM calls that "enforce eager"). If it fails, none is from
             then on.
     """
@@ -163,27 +140,27 @@ class GPURunner(ModelRunner):
         self,
         model: Transformer,
         kv_cache: TritonPagedKVCache,
-        max_num_seqs: int,
-        max_model_len: int,
+        config: EngineConfig,
         record: Recorder | None = None,
-        seed: int = 0,
     ) -> None:
-        super().__init__(model, kv_cache, seed)
+        super().__init__(model, kv_cache, config.seed)
         self._record = record
-        self._buckets = bucket_sizes(max_num_seqs)
-        self._max_model_len = max_model_len
-        self._max_blocks = -(-max_model_len // kv_cache.block_size)
-        self._inputs: dict[int, DecodeInputs] = {}
+        self._max_model_len = config.max_model_len
+        max_blocks, device = -(-config.max_model_len // kv_cache.block_size), kv_cache.storage.device
+        buckets = bucket_sizes(config.max_num_seqs) if record else []
+        self._inputs = {bucket: DecodeInputs(bucket, max_blocks, device) for bucket in buckets}
         self.recordings: dict[tuple[int, int], Recording] = {}  # by bucket and number of splits
-        num_bytes = partial_bytes(model.config, model.dtype, max_num_seqs, max_model_len)
-        kv_cache.partials = torch.empty(num_bytes // 4, dtype=torch.float32, device=kv_cache.storage.device)
+        num_floats = self.work_bytes(model, config) // 4
+        kv_cache.partials = torch.empty(num_floats, dtype=torch.float32, device=device)
         # A graph knows addresses only. What lies there must not be freed, so hold on to it.
         self._recorded: list[DeviceStep] = []
 
     @classmethod
     def work_bytes(cls, model: Transformer, config: EngineConfig) -> int:
-        longest = config.max_model_len or model.config.max_context
-        return partial_bytes(model.config, model.dtype, config.max_num_seqs, longest)
+        """Memory for the splits of the largest step; all steps share it, since they run one after the other."""
+        shape = model.config
+        splits = most_splits(config.max_model_len, tile_tokens(shape.head_dim, model.dtype.itemsize))
+        return 4 * config.max_num_seqs * shape.num_heads * splits * (shape.head_dim + 1) * (splits > 1)
 
     @classmethod
     def create(
@@ -201,8 +178,7 @@ class GPURunner(ModelRunner):
         kv_cache = cls.make_cache(model, config, num_blocks, storage)
         # Which experts of a mixture a step needs, only the step itself finds out: it cannot be replayed for another.
         record = None if config.enforce_eager or model.config.num_experts else CUDAGraphRecorder()
-        longest = config.max_model_len or model.config.max_context
-        return cls(model, kv_cache, config.max_num_seqs, longest, record, config.seed)
+        return cls(model, kv_cache, config, record)
 
     @classmethod
     def storage_problem(cls, storage: KVStorage | None) -> str | None:
@@ -220,14 +196,14 @@ class GPURunner(ModelRunner):
     def execute(self, batch: StepBatch) -> Tensor:
         """As `ModelRunner.execute`. The result is overwritten by the next step."""
         n = len(batch.query_lens)
-        if self._record is None or n > self._buckets[-1] or len(batch.token_ids) > n:
+        bucket = next((size for size in self._inputs if size >= n), None)
+        if self._record is None or bucket is None or len(batch.token_ids) > n:
             return super().execute(batch)
-        kv, bucket = self.kv_cache, next(size for size in self._buckets if size >= n)
-        splits = kv.splits(batch.context_lens)
-        num_splits = rounded_splits(splits)
+        splits = self.kv_cache.splits(batch.context_lens)
+        num_splits = triton.next_power_of_2(splits.num_splits)
         try:
-            self._inputs_of(bucket).fill(batch, splits.split_tokens)
-            self.complete(self._inputs[bucket].part(0))
+            self._inputs[bucket].fill(batch, splits.split_tokens)
+            self.complete(self._inputs[bucket].parts[0])
             recording = self._recording(bucket, num_splits)
         except Exception as error:
             hidden = super().execute(batch)  # if this fails as well, recording is not to blame
@@ -242,7 +218,7 @@ class GPURunner(ModelRunner):
             kv, inputs = self.kv_cache, self._inputs[bucket]
             plan = kv.plan(Splits(num_splits, kv.tile), bucket)
             plan.split_tokens = inputs.split_tokens
-            tokens, positions, slots, lens = (inputs.part(i) for i in range(4))
+            tokens, positions, slots, lens = inputs.parts
             where = DeviceStep(slots, Decodes(slice(0, bucket), inputs.tables, lens, plan), None)
 
             def step() -> Tensor:
@@ -261,25 +237,14 @@ class GPURunner(ModelRunner):
     @torch.inference_mode()
     def prepare(self) -> Iterator[str]:
         """Record a step of every shape, the largest first: the others then find memory in its pool. All rows are padding."""
-        shapes = self.shapes() if self._record is not None else []
+        kv = self.kv_cache
+        most = 1 if kv.slots_of_card <= 1 else most_splits(self._max_model_len, kv.tile)
+        splits = [1 << i for i in range(most.bit_length())]
+        shapes = sorted(itertools.product(self._inputs if self._record else [], splits), reverse=True)
         for number, (bucket, num_splits) in enumerate(shapes, 1):
             yield f"CUDA graph {number} of {len(shapes)}: {bucket} requests, {num_splits} splits"
             try:
-                self._inputs_of(bucket).fill(
-                    StepBatch.build([], self.kv_cache.block_size), self.kv_cache.tile
-                )
+                self._inputs[bucket].fill(StepBatch([], [], []), kv.tile)
                 self._recording(bucket, num_splits)
             except Exception as error:
                 return self._without_recordings(error)
-
-    def shapes(self) -> list[tuple[int, int]]:
-        """Every bucket with every number of splits that can occur, as recordings are kept."""
-        most = 1 if self.kv_cache.slots_of_card <= 1 else most_splits(self._max_model_len, self.kv_cache.tile)
-        numbers = [1 << i for i in range(most.bit_length())]
-        return sorted(itertools.product(self._buckets, numbers), reverse=True)
-
-    def _inputs_of(self, bucket: int) -> DecodeInputs:
-        if bucket not in self._inputs:
-            device = self.kv_cache.storage.device
-            self._inputs[bucket] = DecodeInputs(bucket, self._max_blocks, device)
-        return self._inputs[bucket]

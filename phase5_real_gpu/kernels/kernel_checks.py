@@ -22,7 +22,7 @@ def check_attention(
     window: int | None = None,
     softcap: float | None = None,
 ) -> None:
-    """Raise a ValueError unless shapes, types and devices fit together. Reads nothing from the GPU."""
+    """Raise a ValueError unless shapes, types and devices fit together. Reads the tables in the interpreter only."""
     check_cache(k_cache, v_cache)
     if q.ndim != 3:
         raise ValueError(f"q has shape {list(q.shape)}: give [tokens, num_heads, head_dim]")
@@ -46,6 +46,8 @@ def check_attention(
         raise ValueError(f"window is {window}: a token sees at least itself")
     if softcap is not None and not softcap > 0:
         raise ValueError(f"softcap is {softcap}: it must be above 0, or None")
+    if INTERPRETED:
+        check_tables(block_tables, context_lens, *k_cache.shape[:2])
 
 
 def check_cache(k_cache: Tensor, v_cache: Tensor) -> None:
@@ -94,21 +96,21 @@ def check_write(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_map
     needed = (len(slot_mapping), num_kv_heads, head_dim)
     for name, new in (("k", k), ("v", v)):
         if new.shape != needed:
-            shape = list(new.shape)
-            raise ValueError(
-                f"{name} has shape {shape}: {needed[0]} slots and this cache need {list(needed)}"
-            )
+            raise ValueError(f"{name} has shape {list(new.shape)}: slots and cache need {list(needed)}")
         check_new_tensor(name, new, k_cache)
     check_integers("slot_mapping", slot_mapping, k_cache.device)
     if INTERPRETED:
         check_slots(slot_mapping, num_blocks * block_size)
 
 
-def check_out(out: Tensor, q: Tensor) -> None:
-    """The tensor for the results: like q, and contiguous."""
+def check_out(out: Tensor | None, q: Tensor) -> Tensor:
+    """The tensor for the results: like q, and contiguous. None: a new one."""
+    if out is None:
+        return torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if out.shape != q.shape or out.dtype != q.dtype or out.device != q.device or not out.is_contiguous():
         given = f"{list(out.shape)} of {out.dtype} on {out.device}"
         raise ValueError(f"out is {given}: give {list(q.shape)} of {q.dtype} on {q.device}, without gaps")
+    return out
 
 
 def check_integers(name: str, tensor: Tensor, device: torch.device) -> None:
@@ -127,14 +129,12 @@ def check_tables(block_tables: Tensor, context_lens: Tensor, num_blocks: int, bl
             raise ValueError(f"context_lens[{i}] is {context_len}: it must be 0 or more")
         needed = -(-context_len // block_size)
         if needed > len(table):
-            raise ValueError(
-                f"request {i} has {context_len} tokens and needs {needed} blocks, its table holds {len(table)}: "
-                "make the table wider"
-            )
+            has = f"its table holds {len(table)}"
+            raise ValueError(f"request {i} has {context_len} tokens and needs {needed} blocks, {has}")
         for at, block in enumerate(table[:needed]):
             if not 0 <= block < num_blocks:
-                where = f"block_tables[{i}, {at}]"
-                raise ValueError(f"{where} is {block}: the pool has blocks 0 to {num_blocks - 1}")
+                pool = f"the pool has blocks 0 to {num_blocks - 1}"
+                raise ValueError(f"block_tables[{i}, {at}] is {block}: {pool}")
 
 
 def check_slots(slot_mapping: Tensor, num_slots: int) -> None:
@@ -158,7 +158,4 @@ def check_query_lens(cu_query_lens: Tensor, context_lens: Tensor, num_tokens: in
     for i, context_len in enumerate(lens):
         query_len = starts[i + 1] - starts[i]
         if not 0 <= query_len <= context_len:
-            context = f"a context of {context_len}"
-            raise ValueError(
-                f"request {i} has {query_len} new tokens and {context}, which counts the new ones"
-            )
+            raise ValueError(f"request {i} has {query_len} new tokens in a context of {context_len}")

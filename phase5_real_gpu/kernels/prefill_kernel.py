@@ -23,18 +23,11 @@ Sources: Dao, "FlashAttention-2" (2023), sections 3.1 to 3.3; vLLM, vllm/v1/atte
 for rows of (token, head) pairs and the count of runs.
 """
 
-import torch
 from torch import Tensor
 
 from phase5_real_gpu.kernels.attend_tiles import attend_tiles
 from phase5_real_gpu.kernels.decode import in_powers_of_two, tile_tokens
-from phase5_real_gpu.kernels.kernel_checks import (
-    check_attention,
-    check_integers,
-    check_out,
-    check_query_lens,
-    check_tables,
-)  # fmt: skip
+from phase5_real_gpu.kernels.kernel_checks import check_attention, check_integers, check_out, check_query_lens
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, capability, has_matrix_instructions, tl, triton
 
 LOWEST = tl.constexpr(-1e30)
@@ -161,14 +154,12 @@ def prefill_shape(
         rows, warps = 16, 4
     elif not has_matrix_instructions(itemsize):  # then products need many more registers
         rows, warps = 32, 8
-    elif itemsize <= 2 and dims > 128 and capability() in SMALL_SHARED:
+    elif dims > 128 and capability() in SMALL_SHARED:
         rows, warps = 32, 4  # 64 rows would take 100 KiB
-    elif itemsize <= 2 and dims > 64 and (capability()[0] == 12 or (crowded and capability()[0] == 8)):
+    elif dims > 128 or (dims > 64 and (capability()[0] == 12 or (crowded and capability()[0] == 8))):
         rows, warps = 64, 8  # 128 rows spill there
-    elif itemsize <= 2 and dims <= 128:
-        rows, warps = 128, 8
     else:
-        rows, warps = 64, 8
+        rows, warps = 128, 8
     rows = max(rows, triton.next_power_of_2(queries_per_kv))
     return rows, rows // queries_per_kv, warps
 
@@ -196,7 +187,7 @@ def paged_prefill(
     """
     check_attention(q, k_cache, v_cache, block_tables, context_lens, window, softcap)
     num_tokens, num_heads, head_dim = q.shape
-    num_blocks, block_size, num_kv_heads, _ = k_cache.shape
+    block_size, num_kv_heads = k_cache.shape[1:3]
     num_requests = len(context_lens)
     check_integers("cu_query_lens", cu_query_lens, q.device)
     if cu_query_lens.shape != (num_requests + 1,):
@@ -204,11 +195,8 @@ def paged_prefill(
             f"cu_query_lens has shape {list(cu_query_lens.shape)}: {num_requests} requests need [{num_requests + 1}]"
         )
     if INTERPRETED:
-        check_tables(block_tables, context_lens, num_blocks, block_size)
         check_query_lens(cu_query_lens, context_lens, num_tokens)
-    if out is None:
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    check_out(out, q)
+    out = check_out(out, q)
     if num_tokens == 0 or num_requests == 0:
         return out
     queries_per_kv = num_heads // num_kv_heads

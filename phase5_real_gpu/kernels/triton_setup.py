@@ -37,8 +37,7 @@ except ImportError:  # macOS, Windows
 
     triton = tl = WithoutTriton
 
-SET = ("1", "true", "on", "yes", "y")
-INTERPRETED = HAS_TRITON and os.environ.get("TRITON_INTERPRET", "0").lower() in SET
+INTERPRETED = HAS_TRITON and triton.knobs.runtime.interpret  # TRITON_INTERPRET
 
 
 def _interpret_what_is_compiled() -> None:

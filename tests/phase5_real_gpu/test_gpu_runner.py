@@ -81,7 +81,7 @@ def engine_with(model, record, cut_for=1, longest=128, **settings):
     cache.storage.data.fill_(float("nan"))
     engine = LLMEngine(model, None, config, kv_cache=cache, **settings)
     kind = mixed(GPURunner, "runner", [f for f in find_features(settings) if f.is_on(model, config, [])])
-    engine.core.runner = kind(model, cache, 8, longest, record)
+    engine.core.runner = kind(model, cache, dataclasses.replace(config, max_model_len=longest), record)
     return engine
 
 

@@ -66,7 +66,8 @@ def test_twice_the_blocks_in_the_same_memory(tiny, monkeypatch):
     found = {}
     for kind in ("auto", "fp8", "int8_per_token_head"):
         features = [QuantizedKVCache(kv_cache_dtype=kind)] if kind != "auto" else []
-        found[kind] = default_num_blocks(tiny.model, EngineConfig(max_num_seqs=10**6), features) - 1
+        config = EngineConfig(max_num_seqs=10**6, max_model_len=tiny.model.config.max_context)
+        found[kind] = default_num_blocks(tiny.model, config, features) - 1
     # float32 here: four bytes a number become one; a head of 16 numbers has a scale of two bytes.
     assert found["fp8"] == pytest.approx(4 * found["auto"], abs=4)
     assert found["int8_per_token_head"] == pytest.approx(64 / 18 * found["auto"], abs=4)

@@ -101,10 +101,10 @@ def model(request, lab):
 
 
 def engine_of(model, runner):
-    config = EngineConfig(max_num_seqs=8, num_blocks=40, block_size=4)
+    config = EngineConfig(max_num_seqs=8, max_model_len=128, num_blocks=40, block_size=4)
     engine = LLMEngine(model, None, config, kv_cache=runner.kv_cache)
     kind = mixed(type(runner), "runner", [f for f in find_features({}) if f.is_on(model, config, [])])
-    engine.core.runner = kind(runner.model, runner.kv_cache, 8, 128, repeat_in_python)
+    engine.core.runner = kind(runner.model, runner.kv_cache, config, repeat_in_python)
     return engine
 
 

@@ -24,7 +24,7 @@ from phase5_real_gpu.fused.fp8_kv_cache import fp8_problem
 from phase5_real_gpu.fused.runner import FusedRunner, KernelLinear
 from tests.phase5_real_gpu.conftest import repeat_in_python
 
-CONFIG = EngineConfig(max_num_seqs=4, num_blocks=40, block_size=4)
+CONFIG = EngineConfig(max_num_seqs=4, max_model_len=64, num_blocks=40, block_size=4)
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 
 

@@ -103,7 +103,7 @@ PREFILL = {
 WRITE = {
     "keys of another shape": (lambda x: dict(k=x["k"][:, :1]), r"k has shape \[12, 1, 32\].*need \[12, 2, 32\]"),
     "values of another shape": (lambda x: dict(v=x["v"][..., :16]), r"v has shape \[12, 2, 16\]"),
-    "a slot too few": (lambda x: dict(slot_mapping=x["slot_mapping"][1:]), "11 slots"),
+    "a slot too few": (lambda x: dict(slot_mapping=x["slot_mapping"][1:]), r"need \[11, 2, 32\]"),
     "keys in another format": (lambda x: dict(k=x["k"].half()), "k is torch.float16, the cache torch.float32"),
     "values in another format": (lambda x: dict(v=x["v"].bfloat16()), "v is torch.bfloat16"),
     "keys elsewhere": (lambda x: dict(k=x["k"].to("meta")), "k is on meta"),
@@ -140,7 +140,7 @@ QUERY_LENS = {
     "does not begin with 0": (lambda x: starts(x, 1, 5, 12), "cu_query_lens runs from 1 to 12: from 0 to the 12"),
     "does not end with the last": (lambda x: starts(x, 0, 5, 13), "cu_query_lens runs from 0 to 13"),
     "falls": (lambda x: starts(x, 0, 13, 12), "request 1 has -1 new tokens|request 0 has 13 new tokens"),
-    "more new ones than all": (lambda x: starts(x, 0, 4, 12), "request 1 has 8 new tokens and a context of 7"),
+    "more new ones than all": (lambda x: starts(x, 0, 4, 12), "request 1 has 8 new tokens in a context of 7"),
 }  # fmt: skip
 
 
