@@ -109,9 +109,9 @@ def show_headroom(plan: Plan) -> str:
 
 
 def short_limit(plan: Plan) -> str:
-    """ "TTFT: waiting for a running request to end (max_num_seqs)" -> "TTFT: max_num_seqs"."""
+    """ "TTFT: waiting for a running request to end (max_num_seqs)" -> "TTFT, max_num_seqs"."""
     what, _, short = plan.limit.rpartition("(")
-    return f"{what.partition(':')[0]}: {short.rstrip(')')}" if what else plan.limit
+    return f"{what.partition(':')[0]}, {short.rstrip(')')}" if what else plan.limit
 
 
 def show_fleet(task: Task, plan: Plan) -> str:
@@ -227,8 +227,8 @@ Point = tuple[int, Estimate, Estimate, float, float]
 def draw_plan(points: Sequence[Point], task: Task, plan: Plan) -> Figure:
     """Both halves of the SLO, as a share of their limits, and the requests within both."""
     fig, (left, right) = new_figure(
-        f"The SLO takes {show_fleet(task, plan)}: ${plan.dollars_per_hour:.2f} an hour, {show_headroom(plan)} headroom",
-        f"{task.config.cost.describe()}; breaks first: {short_limit(plan)}",
+        f"The SLO takes {show_fleet(task, plan)}: ${plan.dollars_per_hour:.2f} per hour, {show_headroom(plan)} headroom",
+        f"{task.config.cost.describe()}; first limit: {short_limit(plan)}",
         panels=2,
         size=(11.5, 4.4),
     )
@@ -251,12 +251,12 @@ def draw_plan(points: Sequence[Point], task: Task, plan: Plan) -> Figure:
                     color=colour,
                 )
     left.axhline(1, color=RED, linestyle="--", linewidth=1.2)
-    left.set(xlabel="cards", ylabel="simulated / SLO (bar: 95 of 100 days)", ylim=(0, HIGHEST), xticks=counts)
+    left.set(xlabel="GPUs", ylabel="simulated / SLO (bar: 95 of 100 days)", ylim=(0, HIGHEST), xticks=counts)
     left.legend()
     colours = [GREEN if count == task.cards(plan.replicas) else GREY for count in counts]
     right.bar(counts, [100 * kept for *_, kept, _ in points], color=colours, width=0.6 * wide)
     right.axhline(100 * task.slo.share, color=RED, linestyle="--", linewidth=1.2)
     for count, *_, kept, price in points:
         right.text(count, 100 * kept + 1, f"${price:.2f}/h", ha="center", color=INK)
-    right.set(xlabel="cards", ylabel="requests within the SLO, %", ylim=(0, 112), xticks=counts)
+    right.set(xlabel="GPUs", ylabel="requests within the SLO, %", ylim=(0, 112), xticks=counts)
     return fig

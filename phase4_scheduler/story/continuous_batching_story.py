@@ -151,7 +151,7 @@ def draw_batches(static: Served, continuous: Served, subtitle: str) -> Any:
     """Both ways side by side, on the same axis of steps."""
     ratio = static.steps / continuous.steps
     fig, (left, right) = new_figure(
-        f"The same requests, the same model: {static.steps:,} steps, or {continuous.steps:,} ({ratio:.1f} times fewer)",
+        f"Continuous batching needs {continuous.steps:,} steps, static batching {static.steps:,} ({ratio:.1f} times as many)",
         subtitle,
         panels=2,
         size=(12.5, 5.0),
@@ -163,7 +163,7 @@ def draw_batches(static: Served, continuous: Served, subtitle: str) -> Any:
     for ax in (left, right):
         ax.set_xlim(0, max(static.steps, continuous.steps))
     handles = [Patch(color=color, label=label) for color, label in KINDS.values()]
-    handles.append(Patch(color=WAITING, label="done, and kept waiting"))
+    handles.append(Patch(color=WAITING, label="finished, waits for the batch"))
     right.legend(handles=handles, loc="lower right", fontsize=8.5, labelcolor=MUTED)
     return fig
 

@@ -44,8 +44,12 @@ Bins = Sequence[tuple[float, float, int]]  # see `ttft_by_usage`
 
 def draw_load(points: Sequence[LoadPoint], bins: Bins, alarm: float | None, server: str) -> Figure:
     """Latency against load, KV usage and preemptions against load, TTFT against KV usage on arrival."""
+    usual = points[0].latency.ttft.p95
+    risen = next((p for p in points if p.latency.ttft.p95 > 2 * usual), None)
     fig, (left, middle, right) = new_figure(
-        "TTFT rises while the mean KV usage still looks low: the cache is full at the moments when requests come",
+        f"At {risen.rate:.2f} requests per second TTFT p95 has doubled, at a mean KV usage of {risen.usage:.0%}"
+        if risen
+        else "TTFT p95 does not double at any of these loads",
         server,
         panels=3,
         size=(14.2, 4.6),
@@ -84,9 +88,9 @@ def draw_load(points: Sequence[LoadPoint], bins: Bins, alarm: float | None, serv
 
 
 def draw_stalls(whole: Stall, cut: Stall, where: str) -> Figure:
-    """Gaps between tokens of the others: the prompt whole, and in pieces."""
+    """Gaps between the tokens of the other requests: the prompt whole, and in chunks."""
     fig, (ax,) = new_figure(
-        f"One long prompt stops all other requests for {whole.worst:.1f} s; in pieces, for {1000 * cut.worst:.0f} ms",
+        f"One long prompt stops all other requests for {whole.worst:.1f} s; in chunks, for {1000 * cut.worst:.0f} ms",
         f"Each point is a token of a request that was running before. {where}",
         size=(9.0, 4.6),
     )

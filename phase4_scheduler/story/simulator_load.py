@@ -42,7 +42,7 @@ def virtual_run(lab: Lab, server: Server, trace: list[TrafficRequest] | None, mo
         note="Little's law. It must hold to the last digit, or a request was lost or the clock is wrong.",
     )
     last = traffic[-1].arrival
-    pace = f"{(len(traffic) - 1) / last:.2f} a second" if last else "all at once"
+    pace = f"{(len(traffic) - 1) / last:.2f} per second" if last else "all at once"
     what = f"{Path(a.trace).name if trace else a.pattern}, {pace}"
     show_latencies(lab, felt, run.records, f"{felt.requests:,} requests ({what})")
     cached = sum(r.num_cached_tokens for r in run.records) / felt.prompt_tokens
@@ -124,12 +124,12 @@ def load_sweep(lab: Lab, server: Server, most: float) -> None:
         note="Load 1 is the most that the server gets done. The first fifth of the requests does not count.",
     )  # fmt: skip
     lab.record(load=[p.to_json() for p in points], alarm_at_usage=alarm)
-    subtitle = f"{a.pattern}, {n} requests a load; {server.cost.describe()}"
+    subtitle = f"{a.pattern}, {n} requests per load; {server.cost.describe()}"
     lab.figure(draw_load(points, bins, alarm, subtitle), "load_knee")
 
 
 def long_prompt(lab: Lab, server: Server) -> None:
-    """Part 5: one long prompt among short ones, whole and in pieces."""
+    """Part 5: one long prompt among short ones, whole and in chunks."""
     lab.title("One long prompt, and all others")
     isl, osl = 100, 150
     long = min(server.config.max_model_len - 8, 8000)
@@ -145,16 +145,16 @@ def long_prompt(lab: Lab, server: Server) -> None:
     whole, cut = stalls
     lab.predict(
         claim="chunked-prefill",
-        question=f"longest gap between tokens of {OTHERS} users when a prompt of {long:,} tokens comes: whole / in pieces",
+        question=f"longest gap between tokens of {OTHERS} users when a prompt of {long:,} tokens comes: whole / in chunks",
         predicted=[1000 * s for s in load_tests.predicted_stalls(server.cost, OTHERS, isl + 60, long, CHUNK)],
         measured=[1000 * whole.worst, 1000 * cut.worst],
         unit="ms",
         tolerance=0.05,
-        note=f"Predicted from the clock's prices; pieces of {CHUNK} tokens a step. Usual is "
+        note=f"Predicted from the clock's prices; chunks of {CHUNK} tokens per step. Usual is "
         f"{1000 * whole.usual:.0f} ms. The long prompt's own first token comes after {cut.ttft:.2f} s instead of "
         f"{whole.ttft:.2f}: that is the price.",
     )
     named = dict(whole=whole, chunked=cut)
     lab.record(stalls={k: dict(usual=s.usual, worst=s.worst, ttft=s.ttft) for k, s in named.items()})
-    where = f"{OTHERS} users, a prompt of {long:,} tokens, pieces of {CHUNK}; {server.cost.kind} clock"
+    where = f"{OTHERS} users, a prompt of {long:,} tokens, chunks of {CHUNK}; {server.cost.describe()}"
     lab.figure(draw_stalls(whole, cut, where), "long_prompt_stall")

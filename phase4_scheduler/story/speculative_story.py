@@ -296,7 +296,7 @@ def draw_speedups(
 ) -> Any:
     gain = max(measured[users[0], k] for k in drafts)
     fig, (left, right) = new_figure(
-        f"With drafts one user gets tokens {gain:.2f} times as fast as without",
+        f"The best number of drafts gives one request {gain:.2f} times the tokens per second",
         where,
         panels=2,
         size=(12.0, 4.8),
@@ -317,8 +317,8 @@ def draw_speedups(
     right.axhline(1, color=MUTED, lw=1)
     right.set_xscale("log", base=2)
     plain_numbers(right, "x")
-    right.set_xlabel("users at a time")
-    right.set_ylabel("tokens a second, over those without drafts")
-    right.set_title("Speed-up: measured (dots), worked out (dashes)", loc="left", fontsize=10)
+    right.set_xlabel("requests at a time")
+    right.set_ylabel("tokens per second / those without drafts")
+    right.set_title("Speed-up: measured (dots), computed (dashes)", loc="left", fontsize=10)
     right.legend()
     return fig

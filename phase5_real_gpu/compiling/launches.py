@@ -106,11 +106,11 @@ CASES: dict[str, Callable[[str], None]] = {
     "prefill window": partial(_prefill, **LOCAL),
     "prefill int64": partial(_prefill, index="int64"),
     "write KV": _write,
-    "turn and write KV": partial(_write, turned=True),
+    "rotate and write KV": partial(_write, turned=True),
     "write KV fp8": partial(_write, **FP8),
-    "product int8": partial(_product, kind="int8"),
-    "product int4": partial(_product, kind="int4"),
-    "product int4, 64 rows": partial(_product, kind="int4", rows=64),
+    "GEMM int8": partial(_product, kind="int8"),
+    "GEMM int4": partial(_product, kind="int4"),
+    "GEMM int4, 64 rows": partial(_product, kind="int4", rows=64),
     "first scale": partial(_scale, stride=1),
     "first scale, stride 32": partial(_scale, stride=32),
     "first transpose": _transpose,
@@ -138,6 +138,6 @@ def all_variants() -> list[dict[str, str | int]]:
     return [
         dict(case=case, dtype="bfloat16", capability=capability)
         for capability in LIMITS
-        for case in (*VARIANTS, *(case for case in CASES if case.startswith(("write", "turn", "product"))))
+        for case in (*VARIANTS, *(case for case in CASES if case.startswith(("write", "rotate", "GEMM"))))
         if capability >= (89 if "fp8" in case else 80)
     ]

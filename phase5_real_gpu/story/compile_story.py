@@ -12,11 +12,11 @@ from phase5_real_gpu.compiling.machine_code import KB, LIMITS, Compiled
 PRODUCTION = (
     "decode", "decode split", "decode d64", "decode d256", "decode fp8", "decode fp32", "decode window",
     "prefill", "prefill d64", "prefill d256", "prefill fp8", "prefill fp32", "prefill window",
-    "write KV", "write KV fp8", "turn and write KV",
-    "product int8", "product int4", "product int4, 64 rows",
+    "write KV", "write KV fp8", "rotate and write KV",
+    "GEMM int8", "GEMM int4", "GEMM int4, 64 rows",
 )  # fmt: skip
 
-QUICK = ("decode", "prefill", "write KV", "product int4")
+QUICK = ("decode", "prefill", "write KV", "GEMM int4")
 FIRST = (
     "first scale",
     "first scale, stride 32",

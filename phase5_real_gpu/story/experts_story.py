@@ -157,8 +157,8 @@ def draw_load(measured: Mapping[int, Sequence[float]], expected: Mapping[int, Se
     """The busiest rank over users, a line for each number of ranks."""
     most = max(SHARED_BY)
     fig, [ax] = new_figure(
-        f"Whole experts, {most} ranks: with one user one rank has {measured[most][0]:.1f} times its share",
-        "Choices of the busiest rank over the average. 8 of 128 experts a token, random routers. Dashed: chance",
+        f"{most} ranks, one request: the busiest rank has {measured[most][0]:.1f} times the average",
+        "Chosen experts of the busiest rank. 8 of 128 experts per token, random routers. Dashed: chance",
     )
     for t, color in zip(SHARED_BY, COLORS):
         ax.plot(GROUPS, measured[t], "o-", color=color, label=f"{t} ranks")
@@ -166,6 +166,6 @@ def draw_load(measured: Mapping[int, Sequence[float]], expected: Mapping[int, Se
     ax.axhline(1, color=INK, linewidth=1, label="a slice of each expert")
     ax.set_xscale("log", base=2)
     ax.set_xticks(GROUPS, [str(users) for users in GROUPS])
-    ax.set(xlabel="users that decode together", ylabel="busiest rank over average", ylim=(0, None))
+    ax.set(xlabel="requests that decode together", ylabel="busiest rank over average", ylim=(0, None))
     ax.legend()
     return fig

@@ -34,7 +34,7 @@ def draw_work():
     middle.barh(
         places, ahead, 0.6, left=per_turn, color=ORANGE, alpha=0.4, label="the next tile, fetched ahead"
     )
-    middle.set(title="Keys and values under way", xlabel="KiB per program", xlim=(0, 88))
+    middle.set(title="Keys and values in flight", xlabel="KiB per program", xlim=(0, 88))
     middle.legend(loc="upper right", fontsize=9.5)
 
     programs = [rung.work(ONE_LONG).programs for rung in LADDER]

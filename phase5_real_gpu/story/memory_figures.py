@@ -36,7 +36,7 @@ def draw_curve(
     sizes = [p.size for p in points]
     panels = (
         ("GB/s, read in order", [p.gb_s for p in points], BLUE, "linear"),
-        ("nanoseconds for one jump", [p.jump_ns for p in points], ORANGE, "log"),
+        ("nanoseconds per random read", [p.jump_ns for p in points], ORANGE, "log"),
     )
     for ax, (label, values, colour, scale) in zip(axes, panels):
         ax.plot(sizes, values, marker="o", color=colour)
@@ -64,7 +64,7 @@ def draw_steps(steps: Sequence[tuple], machines: Sequence[tuple[str, float]]):
     last: StepBytes = steps[-1][3]
     most_users = max(users for _, users, _, _ in steps)
     fig, (ax,) = new_figure(
-        f"Alone you wait for weights; with {most_users} users, for keys and values as well",
+        f"A step for one request reads mostly weights, a step for {most_users} mostly keys and values",
         "Bytes that one decode step fetches from memory, 16-bit numbers, and the shortest time that takes",
         size=(11, 4.4),
     )

@@ -101,7 +101,7 @@ def where_bytes_live(lab: Lab, limits: Limits, levels: dict[str, Point]) -> None
     lab.say("""A decode step gives each user one token. For that it reads every weight once, for all users
         together, and the keys and values of each user. Between its operations go small vectors, the activations:
         those can stay in a cache. In 16-bit numbers:""")
-    card = CARDS["h200"]
+    card = CARDS["h100"]
     steps = [
         (SHAPES[name], users, context, step_bytes(SHAPES[name], users, context))
         for name, users, context in STEPS
@@ -116,7 +116,7 @@ def where_bytes_live(lab: Lab, limits: Limits, levels: dict[str, Point]) -> None
         note=f"{users} x {context:,} tokens x 128 KiB = {step.kv / GB:.1f} GB, beside {step.weights / GB:.1f} GB of weights. "
         "All users share the weights; keys and values are each user's own.",
     )  # fmt: skip
-    machines = [("this machine", limits.read_gb_s), (card.title, float(card.bandwidth_gb_s))]
+    machines = [(f"this {limits.device_name}", limits.read_gb_s), (card.title, float(card.bandwidth_gb_s))]
     rows = []
     for name, (_, users, _, step) in zip(names, steps):
         here, there = (1000 * step.seconds(gb_s) for _, gb_s in machines)

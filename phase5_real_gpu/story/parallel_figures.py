@@ -47,10 +47,13 @@ def draw_curve(
     curves: Mapping[int, Mapping[str, Sequence[float]]],
     published: Mapping[int, float],
 ) -> Figure:
-    """Tokens a second against cards, a line for each wire; a panel for each number of users."""
+    """Tokens per second against GPUs, a line for each interconnect; a panel for each number of requests."""
+    (first, fast), (second, slow), *_ = curves[1].items()
+    best = [devices[max(range(len(devices)), key=values.__getitem__)] for values in (fast, slow)]
     fig, axes = new_figure(
-        "Over NVLink more cards are faster; over slower wires it soon turns",
-        "Llama-2-7B, 16 bit, A100, decode at 512 tokens. Computed from recorded all-reduces; hollow: all-reduce worked out, not recorded",
+        f"One request is fastest on {best[0]} GPUs over {find_interconnect(first).title}, "
+        f"on {best[1]} over {find_interconnect(second).title}",
+        "Llama-2-7B, 16 bit, A100, decode at 512 tokens. Computed from recorded all-reduces; hollow: all-reduce computed, not recorded",
         panels=len(curves), size=(10.5, 4.6),
     )  # fmt: skip
     for ax, (users, curve) in zip(axes, curves.items(), strict=True):
@@ -62,10 +65,10 @@ def draw_curve(
                 ax.plot([n], [value], "o", color=colour, markerfacecolor="white" if hollow else colour)
         if users == 1:
             ax.plot(*zip(*published.items()), "x", color=INK, label="gpt-fast, published (NVLink)")
-        ax.set_title(f"{users} user{'s' if users > 1 else ''}", color=MUTED)
+        ax.set_title(f"{users} request{'s' if users > 1 else ''}", color=MUTED)
         ax.set_xscale("log", base=2)
         ax.set_xticks(devices, [str(n) for n in devices])
-        ax.set(xlabel="cards", ylabel="tokens a second of each user", ylim=(0, None))
+        ax.set(xlabel="GPUs", ylabel="tokens per second per request", ylim=(0, None))
         ax.legend()
     return fig
 

@@ -204,7 +204,7 @@ def draw_splits(cases: dict[str, list[int]], heads: int):
         ax.plot(splits, time / time[0], color=color, linewidth=1.6, label=name)
         chosen = choose_splits(lens, heads, H100_PROGRAMS, TILE).num_splits
         ax.plot(chosen, time[chosen - 1] / time[0], "o", color=color, markersize=9, markeredgecolor="white")
-    ax.plot([], [], "o", color=GREY, markersize=9, label="what the rule takes")
+    ax.plot([], [], "o", color=GREY, markersize=9, label="chosen by the rule")
     ax.set(xscale="log", yscale="log", xlabel="splits of the longest context", ylabel="time, uncut = 1")
     ticks = [1, 2, 4, 8, 16, 32, 64, 128]
     ax.set_xticks(ticks, [str(t) for t in ticks])

@@ -20,7 +20,7 @@ SHAPES = [
     (case, 90)
     for case in ("decode", "decode split", "prefill", "write KV", "decode window", "prefill window")
 ]
-SHAPES += [("product int8", 90), ("product int4, 64 rows", 90), ("product int4", 80), ("decode", 86)]
+SHAPES += [("GEMM int8", 90), ("GEMM int4, 64 rows", 90), ("GEMM int4", 80), ("decode", 86)]
 SHAPES += [(case, capability) for capability in (75, 80, 100) for case in ("decode", "prefill")]
 # The checks take tables of int32 and int64. The interpreter does not mind mixing them; the compiler does, in a loop.
 MORE = (PLAIN, HOISTED, UNALIGNED, "decode int64", "prefill int64")
@@ -69,7 +69,7 @@ def test_wide_loads_and_quantized_weights(engine):
         assert c.mma + c.wgmma > 0 and c.buffers >= 2, c
         if "rows" not in c.case:  # one row: six tiles of codes, 4 KiB each, on their way
             assert c.buffers == 6 and c.shared >= 24 * KB, c
-        assert c.case != "product int8" or (c.async_copies and c.narrow_copies == 0), c
+        assert c.case != "GEMM int8" or (c.async_copies and c.narrow_copies == 0), c
 
 
 def test_a_page_id_one_turn_early_and_aligned_pointers_are_worth_a_buffer(compiled):
