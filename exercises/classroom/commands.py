@@ -4,13 +4,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
 
 from exercises.classroom import report
-from exercises.classroom.grade import grade
+from exercises.classroom.grade import Graded, grade
 from exercises.classroom.room import Room
 from exercises.classroom.submission import (
     TABLE,
@@ -59,11 +60,17 @@ def grade_folder(console: Console, folder: str) -> int:
         raise LabError(f"nothing was handed in: no file of `lab submit` in {folder}")
     table = Path(folder) / TABLE
     check_writable(table)
-    answers = sum(len(s.answers) for s in submissions)
+    *_, answers = whole = list(accumulate(len(s.answers) for s in submissions))
     rooms = _rooms(console, min(answers, os.cpu_count() or 1))
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("running the answers", total=answers)
-        graded = grade(submissions, rooms, lambda: bar.advance(task))
+
+        def told(so_far: list[Graded]) -> None:
+            bar.advance(task)
+            if len(so_far) in whole:  # what is graded stays, however the command ends
+                write_whole(table, report.as_csv(so_far, unread))
+
+        graded = grade(submissions, rooms, told)
     report.show(console, submissions, graded)
     write_whole(table, report.as_csv(graded, unread))
     console.print(f"\na line an answer: {escape(short(table))}", soft_wrap=True)

@@ -10,7 +10,6 @@ from typing import Any
 from exercises.classroom.answering import code_of_solution
 from exercises.classroom.room import Room
 from exercises.classroom.submission import Answer, Submission, is_solution_notebook
-from exercises.judging.sources import all_names
 from exercises.judging.verdict import Verdict
 from labkit.foreign import visible
 
@@ -34,13 +33,13 @@ class Graded:
 def grade(
     submissions: list[Submission],
     rooms: list[Room],
-    told: Callable[[], None] = lambda: None,
+    told: Callable[[list[Graded]], None] = lambda so_far: None,
 ) -> list[Graded]:
-    """All answers, in the order of the submissions and of the course. `told` is called after each.
+    """All answers, in the order of the submissions and of the course. `told` is called after each, with all so far.
 
     As many answers run side by side as there are rooms. The rooms are closed in the end, however it ends.
     """
-    jobs = [(s, name) for s in submissions for name in all_names() if name in s.answers]
+    jobs = [(s, name) for s in submissions for name in s.answers]
     free, lock = list(rooms), threading.Lock()
 
     def one(job: tuple[Submission, str]) -> Graded:
@@ -58,7 +57,7 @@ def grade(
     try:
         for graded in workers.map(one, jobs):
             found.append(graded)
-            told()
+            told(found)
     finally:
         workers.shutdown(wait=False, cancel_futures=True)
         for room in rooms:

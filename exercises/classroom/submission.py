@@ -84,26 +84,38 @@ def submit(learner: str, folder: Path) -> tuple[Submission, Path]:
 
 
 def submissions_in(folder: Path) -> list[Submission | Unread]:
-    """All that was handed in: files of `lab submit`, and folders that hold one (of several, the newest).
+    """All that was handed in: files of `lab submit`, and folders that hold one.
 
-    The name of the file or folder is the learner's: what a file says of itself changes no other learner's grade.
+    The name of the file or folder is the learner's: what a file says of itself changes no other learner's grade. Of
+    several files of one learner the newest counts, `ada.submission.json` beside the folder `ada` included.
     """
     if not folder.is_dir():
         raise LabError(f"{folder} is not a folder: lab grade FOLDER, with what was handed in")
-    paths = [path for path in folder.iterdir() if not path.name.startswith(".") and path.name != TABLE]
-    return [_read(path) for path in sorted(paths)]
+    by_learner: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        if not path.name.startswith(".") and path.name != TABLE:
+            by_learner.setdefault(path.name.removesuffix(ENDING), []).append(path)
+    return [_read(paths) for paths in by_learner.values()]
 
 
-def _read(path: Path) -> Submission | Unread:
-    name = visible(os.fsencode(path.name).decode("utf-8", "backslashreplace"), 100)
+def _read(paths: list[Path]) -> Submission | Unread:
+    """One learner's submission.
+
+    Args:
+        paths: a file, a folder, or both.
+    """
+    name = visible(os.fsencode(paths[0].name).decode("utf-8", "backslashreplace"), 100)
     try:
-        if path.is_dir() and not path.is_symlink():
-            files = list(path.rglob(f"*{ENDING}"))
-            path = max(files, key=lambda file: file.lstat().st_mtime, default=path)
+        files: list[Path] = []
+        for path in paths:
+            files += path.rglob(f"*{ENDING}") if path.is_dir() and not path.is_symlink() else [path]
+        path = max(files, key=lambda file: file.lstat().st_mtime, default=paths[0])
         if not path.name.endswith(ENDING):
             raise LabError("not a file of `lab submit`, nor a folder with one")
         submission = Submission.model_validate_json(_bytes_of(path))
-        if not submission.answers.keys() & set(all_names()):
+        answers = submission.answers
+        submission.answers = {exercise: answers[exercise] for exercise in all_names() if exercise in answers}
+        if not submission.answers:
             raise LabError("holds no answer to an exercise")
     except ValidationError as error:
         first = error.errors()[0]

@@ -104,29 +104,19 @@ def test_a_class(tmp_path, capsys, monkeypatch):
 
 # ------------------------------------------------------------------ hostile hand-ins
 
-QUICK = [
-    name for name in hand_ins.BODIES if name not in ("fills the disk", "opens everything", "reads solutions")
-]
-
-
-def test_hostile_hand_ins_change_no_other_grade(tmp_path, walls):
-    """Each has one line, and no one is solved."""
-    grades = hand_ins.grade_class(tmp_path, 2, QUICK, list(hand_ins.FILES))
-    assert hand_ins.wrong_in(grades, 2, QUICK, list(hand_ins.FILES)) == []
-    came_out = {row["learner"]: (row["mistake"], row["look at"]) for row in grades}
-    claims = "claims to be correct, and its results are not"
-    for kind in ("patches the judge", "patches the comparison", "claims to be correct"):
-        assert claims in came_out[kind][1], (kind, came_out[kind])
-    for kind in ("plants bytecode", "writes in the course", "forks", "fork_exec", "calls out"):
-        assert came_out[kind][0] == "raises", (kind, came_out[kind])
-
 
 @pytest.mark.proof
 def test_forty_hostile_hand_ins_in_a_class_of_thirty(tmp_path, walls):
+    """They change no other grade. Each has one line, and none is solved."""
     answers, files = [*hand_ins.BODIES, *hand_ins.SLOW_BODIES], list(hand_ins.FILES)
     assert len(answers) + len(files) >= 40
     grades = hand_ins.grade_class(tmp_path, 10, answers, files)
     assert hand_ins.wrong_in(grades, 10, answers, files) == []
+    came_out = {row["learner"]: (row["mistake"], row["look at"]) for row in grades}
+    for kind in ("patches the judge", "patches the comparison", "claims to be correct"):
+        assert "claims to be correct, and its results are not" in came_out[kind][1], (kind, came_out[kind])
+    for kind in ("plants bytecode", "writes in the course", "forks", "fork_exec", "calls out"):
+        assert came_out[kind][0] == "raises", (kind, came_out[kind])
 
 
 def test_what_an_answer_sees(rooms, walls, monkeypatch):
@@ -157,18 +147,24 @@ def test_without_namespaces_the_teacher_is_asked(tmp_path, tmp_path_factory, cap
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_when_it_is_ended(tmp_path, number, walls):
+def test_when_it_is_ended_grades_stay_and_nothing_else(tmp_path, number, walls):
     note = "open('/proc/self/comm', 'w').write('lab-left-over')"
-    hand_in(tmp_path, of("ada", COUNT, f"{note}\ndef merge(*args):\n    while True: pass"))
+    hand_in(tmp_path, of("ada", COUNT_ONCE, MERGE))
+    hand_in(tmp_path, of("zoe", COUNT, f"{note}\ndef merge(*args):\n    while True: pass"))
     grading = subprocess.Popen(
         [sys.executable, "-m", "exercises.classroom.commands", "grade", str(tmp_path)], cwd=ROOT
     )
-    while not left_over():  # pytest's own time limit ends these loops
+    while (
+        not left_over() or not (tmp_path / "grades.csv").exists()
+    ):  # pytest's own time limit ends these loops
         assert grading.poll() is None
     grading.send_signal(number)
     grading.wait()
     while left_over():
         pass
+    assert {learner: row["mistake"] for learner, row in table(tmp_path).items()} == {
+        "ada": "pairs-counted-once"
+    }
 
 
 def left_over():

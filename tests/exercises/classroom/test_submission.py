@@ -56,6 +56,8 @@ def test_the_name_of_the_file_or_folder_counts_and_of_several_files_the_newest(t
         hand_in(tmp_path / "ada" / "monday", of(name, cell))
         os.utime(tmp_path / "ada" / "monday" / f"{name}.submission.json", (1e9 + number, 1e9 + number))
     hand_in(tmp_path, of("ada", COUNT_ONCE), "mallory")
+    hand_in(tmp_path, of("ada", MERGE), "ada")  # beside the folder, and older
+    os.utime(tmp_path / "ada.submission.json", (1e9, 1e9))
     for name in ("grades.csv", ".hidden", "ben.zip", "p1e1_pairs.ipynb"):
         (tmp_path / name).write_text("")
     ada, *unread, mallory = sorted(submissions_in(tmp_path), key=lambda found: getattr(found, "learner", "b"))
