@@ -21,6 +21,8 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).resolve().parent.parent
 STOPPED = 130
 """The exit code of a program that Ctrl-C ended: 128 + SIGINT, as shells have it."""
+CALLED_FROM_C = os.path.join("llvmlite", "binding", "executionengine.py")
+"""LLVM calls these functions while Numba compiles, and ignores what they raise: the signal comes again a moment later."""
 
 
 def is_a_program() -> bool:
@@ -44,6 +46,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     while where:
         if where.f_code.co_filename.startswith("<frozen importlib"):
             end_at_once(number, frame)
+        if where.f_code.co_filename.endswith(CALLED_FROM_C):
+            threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
+            return
         where = where.f_back
     if number == signal.SIGINT:
         raise KeyboardInterrupt

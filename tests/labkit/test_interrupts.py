@@ -24,6 +24,13 @@ raise SystemExit(run_lab(story, "doc", argv=[]))
 """
 SLEEP = "import time; print('now', flush=True); time.sleep(60)"
 
+CALLBACK = """
+    import ctypes, time
+    source = "def told():\\n    print('now', flush=True)\\n    time.sleep(0.5)"
+    exec(compile(source, "llvmlite/binding/executionengine.py", "exec"), names := {"time": time})
+    ctypes.CFUNCTYPE(None)(names["told"])()
+    time.sleep(60)"""
+
 
 def press_ctrl_c(folder, program, name="lab.py"):
     """Start a program, press Ctrl-C once it says "now"; its exit code and what it says then."""
@@ -46,9 +53,10 @@ def press_ctrl_c(folder, program, name="lab.py"):
         f"import labkit; {SLEEP}",
         IN_THE_STORY.format(SLEEP),
         IN_THE_STORY.format("import swallows"),
+        IN_THE_STORY.format(CALLBACK),
         IN_THE_STORY.format("pass") .replace("raise SystemExit(", "code = (") + SLEEP,
     ],
-    ids=["importing", "before the story", "in the story", "importing in the story", "after the story"],
+    ids=["importing", "before the story", "in the story", "importing in the story", "called from C", "after the story"],
 )  # fmt: skip
 def test_ctrl_c_is_one_line(tmp_path, program):
     assert press_ctrl_c(tmp_path, program) == (130, "stopped\n")
