@@ -4,7 +4,7 @@
     python -m tests.fuzzing model_files --seed 7 --case 123       # the same case again
 
 A case is made from the seed and its number alone: a small sound file, then a few changes of the kinds that break
-parsers. A child process reads it, in 5 s and little more memory than the file has bytes. Either the file is read, as
+parsers. A process of its own reads it, in 5 s and little more memory than the file has bytes. Either the file is read, as
 other programs read it, or it is refused in one line. Everything else is a finding.
 """
 
@@ -13,20 +13,17 @@ import copy
 import io
 import json
 import math
-import multiprocessing
 import os
 import random
 import resource
-import shutil
-import signal
 import struct
 import tempfile
 import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,8 +32,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 import tokenizers
-import torch
 
+from exercises.judging.sandbox import run_apart
 from labkit.errors import LabError
 from phase1_tokens_embeddings import gpu_memory_equation, model_file_anatomy
 from phase1_tokens_embeddings.tokens import BPETokenizer
@@ -53,8 +50,7 @@ from phase1_tokens_embeddings.weights.gguf_model import read_blocks
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
 
-SECONDS = 5  # of computing
-PATIENCE = 60  # seconds on the clock: a busy machine is no fault of a reader
+SECONDS = 5.0  # of computing
 SPARE_BYTES = 256 * 2**20  # what reading may take beyond twice the files
 LONGEST_MESSAGE = 600  # characters, the paths in it included
 REFUSALS = (ValueError, FileNotFoundError, LabError)
@@ -377,9 +373,8 @@ def read_folder(folder: Path) -> None:
             use(folder)
         except REFUSALS as error:
             refused.append(error)
-            check_message(error)
     if refused:
-        raise refused[0]
+        raise max(refused, key=no_short_line)
 
 
 def use_shape(folder: Path) -> None:
@@ -443,10 +438,12 @@ TARGETS = {
 }
 
 
-def check_message(error: Exception) -> None:
+def no_short_line(error: Exception) -> str:
+    """What is wrong with the message of a refusal; "" if nothing is."""
     text = str(error)
-    if not text.isprintable() or not text or len(text) > LONGEST_MESSAGE:
-        raise AssertionError(f"no short line: {text[:200]!a} ({len(text)} characters)") from error
+    if text and text.isprintable() and len(text) <= LONGEST_MESSAGE:
+        return ""
+    return f"no short line: {text[:200]!a} ({len(text)} characters)"
 
 
 def target_of(case: int) -> str:
@@ -455,99 +452,40 @@ def target_of(case: int) -> str:
     return places[37 * case % len(places)]
 
 
-def judge(seed: int, case: int, folder: Path) -> str:
-    """ "read", "refused", or what is wrong."""
+def judge(seed: int, case: int, folder: Path) -> bytes:
+    """ "read", "refused", or what is wrong. For a process of its own, whose memory it limits."""
     target, rng = TARGETS[target_of(case)], random.Random(f"{seed} {case}")
     sound = rng.random() < 0.05
     target.make(rng, folder, sound)
     limit_memory(2 * sum(file.stat().st_size for file in folder.iterdir()) + SPARE_BYTES)
-    limit_seconds()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # it would be printed
             target.read(folder)
-        return "read"
-    except REFUSALS as error:
-        check_message(error)
-        return f"a sound file is refused: {error}" if sound else "refused"
-    finally:
-        limit_memory(None)
+        verdict = "read"
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        verdict = f"{type(error).__name__} in {where.name}, line {where.lineno}: {ascii(str(error))[:300]}"
+        if isinstance(error, REFUSALS):
+            verdict = f"a sound file is refused: {error}" if sound else no_short_line(error) or "refused"
+    return verdict.encode(errors="replace")
 
 
-def limit_memory(more: int | None) -> None:
+def limit_memory(more: int) -> None:
     """At most so many bytes more than now."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    soft = hard if more is None else pages * resource.getpagesize() + more
-    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, hard))
 
 
-def limit_seconds() -> None:
-    """The system ends a process that computes longer."""
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time()) + SECONDS, hard))
-
-
-def serve(pipe: Connection, seed: int, top: Path) -> None:
-    """The child: judge the cases whose numbers come through the pipe."""
-    torch.set_num_threads(1)
-    for (
-        target
-    ) in TARGETS.values():  # what libraries load and compile for a first file is no matter of a later one
+def warm_up() -> None:
+    """Read sound files: what libraries load and compile for a first file is no matter of a later one."""
+    for target in TARGETS.values():
         for i in range(4):
-            with fresh(top / "sound") as folder:
+            with tempfile.TemporaryDirectory() as top, contextlib.suppress(REFUSALS):
+                (folder := Path(top) / "files").mkdir()
                 target.make(random.Random(i), folder, True)
                 target.read(folder)
-    pipe.send("ready")
-    while True:
-        case = pipe.recv()
-        try:
-            with fresh(top / str(case)) as folder:
-                verdict = judge(seed, case, folder)
-        except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            verdict = (
-                f"{type(error).__name__} in {where.name}, line {where.lineno}: {ascii(str(error))[:300]}"
-            )
-        pipe.send(verdict)
-
-
-@contextlib.contextmanager
-def fresh(folder: Path) -> Iterator[Path]:
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
-
-
-class Child:
-    """A process that judges; a new one when it hangs or dies."""
-
-    def __init__(self, seed: int) -> None:
-        self.top = tempfile.mkdtemp()
-        self.pipe, other = multiprocessing.Pipe()
-        fork = multiprocessing.get_context("fork")
-        self.process = fork.Process(target=serve, args=(other, seed, Path(self.top)), daemon=True)
-        self.process.start()
-        other.close()
-        self.pipe.recv()  # ready
-
-    def judge(self, case: int) -> str:
-        self.pipe.send(case)
-        try:
-            return self.pipe.recv() if self.pipe.poll(PATIENCE) else f"no answer after {PATIENCE} s"
-        except EOFError:
-            self.process.join()
-            code = self.process.exitcode
-            return (
-                f"more than {SECONDS} s of computing" if code == -signal.SIGXCPU else f"ended by code {code}"
-            )
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.join()
-        shutil.rmtree(self.top)
 
 
 def run(seed: int, minutes: float | None = None, count: int | None = None, first: int = 0) -> list[str]:
@@ -555,16 +493,18 @@ def run(seed: int, minutes: float | None = None, count: int | None = None, first
     until = time.monotonic() + 60 * (minutes or 1e9)
     findings: list[str] = []
     verdicts: Counter[str] = Counter()
-    child, case = Child(seed), first
+    warm_up()
+    case = first
     while time.monotonic() < until and (count is None or case < first + count):
-        verdict = child.judge(case)
-        if verdict not in ("read", "refused"):
+        with tempfile.TemporaryDirectory() as top:
+            (folder := Path(top) / "files").mkdir()
+            told, code, _ = run_apart(partial(judge, seed, case, folder), SECONDS)
+        ended = f"no answer in {SECONDS} s" if code is None else f"ended by code {code}"
+        if (verdict := told.decode() or ended) not in ("read", "refused"):
             findings.append(f"model_files --seed {seed} --case {case}: {target_of(case)}: {verdict}")
-            child.end()
-            child, verdict = Child(seed), "found"
+            verdict = "found"
         verdicts[f"{target_of(case)} {verdict}"] += 1
         case += 1
-    child.end()
-    told = ", ".join(f"{n:,} {what}" for what, n in sorted(verdicts.items()))
-    print(f"model_files, seed {seed}: {case - first:,} cases, {told}", flush=True)
+    told_of = ", ".join(f"{n:,} {what}" for what, n in sorted(verdicts.items()))
+    print(f"model_files, seed {seed}: {case - first:,} cases, {told_of}", flush=True)
     return findings

@@ -1,13 +1,10 @@
 """The judge of `model_files.py` finds what it is there to find, and the same case is the same file again."""
 
 import random
-import subprocess
-import sys
 import time
 
 import pytest
 
-from labkit.paths import ROOT
 from tests.fuzzing import model_files
 from tests.fuzzing.model_files import CONTROL, TARGETS, Target, run
 
@@ -35,8 +32,8 @@ def compute():
     ("read", "finding"),
     [
         (bad(lambda: {}["a"]), "KeyError"),
-        (bad(lambda: time.sleep(60)), "no answer after 2 s"),
-        (bad(compute), "more than 1 s of computing"),
+        (bad(lambda: time.sleep(60)), "no answer in 1.0 s"),
+        (bad(compute), "no answer in 1.0 s"),
         (bad(lambda: bytes(2 * 2**30)), "MemoryError"),
         (bad(lambda: refuse(CONTROL)), "no short line"),
         (bad(lambda: refuse("x" * 10_000)), "no short line"),
@@ -45,18 +42,16 @@ def compute():
     ids=["traceback", "wait", "hang", "memory", "control codes", "a book", "nothing said"],
 )
 def test_the_judge_finds_what_a_bad_reader_does(monkeypatch, read, finding):
-    monkeypatch.setattr(model_files, "SECONDS", 1)
-    monkeypatch.setattr(model_files, "PATIENCE", 2 if "no answer" in finding else 60)
+    monkeypatch.setattr(model_files, "SECONDS", 1.0)
     monkeypatch.setattr(model_files, "TARGETS", {"bad": Target(make, read, 1)})
     (found,) = run(seed=3, count=1, first=17)
     assert found.startswith("model_files --seed 3 --case 17: bad: ") and finding in found
 
 
-def test_a_sound_file_must_be_read(monkeypatch, tmp_path):
+def test_a_sound_file_must_be_read(monkeypatch):
     monkeypatch.setattr(model_files, "TARGETS", {"strict": Target(make, lambda folder: refuse("no"), 1)})
-    monkeypatch.setattr(model_files, "limit_seconds", lambda: None)  # this process goes on
-    verdicts = {model_files.judge(0, case, tmp_path) for case in range(60)}
-    assert verdicts == {"refused", "a sound file is refused: no"}
+    found = run(seed=0, count=60)
+    assert 0 < len(found) < 10 and all(one.endswith("strict: a sound file is refused: no") for one in found)
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -72,7 +67,4 @@ def test_a_case_is_the_same_file_again(tmp_path, name):
 
 
 def test_a_hundred_cases_and_more():
-    """In a process of its own: it forks, which one with numba's threads must not."""
-    code = "from tests.fuzzing.model_files import run; print(run(seed=0, count=150))"
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert ended.stdout.splitlines()[-1:] == ["[]"], ended.stdout + ended.stderr
+    assert run(seed=0, count=150) == []
