@@ -35,11 +35,10 @@ Four files belong to an exercise:
         merge={"merge-keeps-the-second": {"i += 2": "i += 1"}, ...},
     )
 
+    @EXERCISE.grader
     def grade_pairs(count_pairs, merge):
         EXERCISE.judge("count_pairs", count_pairs, [([1, 2, 1, 2],), ([],)])
         EXERCISE.judge("merge", merge, [([1, 2, 1, 2], (1, 2), 9)])
-
-    EXERCISES = [EXERCISE.exercise(grade_pairs)]
 
 A test makes every slip in the solution and expects its diagnosis. A mistake that no slip gives is an answer of its own, or a
 `When`, seen by the result. Classes are judged by scripts (`exercises/judging/scripts.py`) or by a `play` of the grader's own.

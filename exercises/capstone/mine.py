@@ -7,6 +7,7 @@ The engine lies in my_engine/. A right answer to an exercise goes there by itsel
 """
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from exercises.judging.side_by_side import timed
 from exercises.judging.sources import source_of, title_of
 from labkit.errors import LabError
 from labkit.models import find_model
-from labkit.paths import outputs, short
+from labkit.paths import outputs, short, write_whole
 from labkit.terminal import Page, escape, run
 from phase2_attention_kvcache.model import SamplingParams, generate_naive
 from phase4_scheduler.engine import LLMEngine
@@ -82,7 +83,8 @@ def tell_story(console: Page, module: Any, prompt: str) -> None:
 def serve_eight(console: Page, module: Any, recording: Path) -> None:
     """Eight users stream at once in a cache that is too small for all of them."""
     engine = module.Engine(find_model("tales"), 24)
-    recorder = Recorder(engine, recording)
+    events: list[dict[str, Any]] = []
+    Recorder(engine, events.append)
     texts, began = dict(BEGINNINGS), time.perf_counter()
     for i, (name, prompt) in enumerate(BEGINNINGS.items()):
         engine.add_request(name, prompt, module.Params(TOKENS, temperature=0.8, top_p=0.95, seed=i))
@@ -91,13 +93,13 @@ def serve_eight(console: Page, module: Any, recording: Path) -> None:
             for name, text, _ in engine.step():
                 texts[name] += text
             live.update(windows(texts, console.width))
-    recorder.close()
+    write_whole(recording, "".join(json.dumps(event) + "\n" for event in events))
     console.print(windows(texts, console.width))
     figures = engine.report(ttft_slo=1.0, tpot_slo=0.1)
     goodput = figures.pop("goodput")
     told = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in figures.items())
     console.print(
-        f"{recorder.num_steps} steps, {time.perf_counter() - began:.1f} s. {told}, goodput {goodput:.2f} requests per second "
+        f"{len(events)} steps, {time.perf_counter() - began:.1f} s. {told}, goodput {goodput:.2f} requests per second "
         f"(SLO: first token in 1 s, 0.1 s per token).\nFor the glass engine (lab web, the piece replay): {escape(short(recording))}\n"
     )
 
@@ -173,7 +175,6 @@ def show(a: argparse.Namespace) -> int:
     module = load()
     tell_story(console, module, a.prompt)
     recording = outputs() / "my_engine.jsonl"
-    recording.parent.mkdir(parents=True, exist_ok=True)
     serve_eight(console, module, recording)
     different = compare_decisions(console, "my_engine", WORKLOADS)
     same = compare_throughput(console, module, "my_engine")

@@ -1,16 +1,15 @@
-"""A recording of a learner's engine, for the glass engine on the course's page: one event a step, as lines of JSON."""
+"""A recording of a learner's engine: one event a step, as the glass engine on the course's page shows it."""
 
-import json
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 
 class Recorder:
-    """Listens to an engine from outside. `engine.step()` writes an event from now on, until `close`."""
+    """Listens to an engine from outside. After each step `keep` gets an event."""
 
-    def __init__(self, engine: Any, path: Path) -> None:
-        self.engine, self.file, self.num_steps = engine, path.open("w", encoding="utf-8"), 0
+    def __init__(self, engine: Any, keep: Callable[[dict[str, Any]], Any]) -> None:
+        self.engine, self.keep, self.num_steps = engine, keep, 0
         self.blocks: dict[str, list[int]] = {"taken": [], "hit": [], "freed": [], "evicted": []}
         manager, self._taking = engine.scheduler.manager, False
         for owner, name, listens in (
@@ -63,10 +62,7 @@ class Recorder:
             "waiting": len(scheduler.waiting),
             "free_blocks": scheduler.manager.allocator.num_free,
         } | self.blocks
-        self.file.write(json.dumps(event) + "\n")
+        self.keep(event)
         self.blocks = {kind: [] for kind in self.blocks}
         self.num_steps += 1
         return outputs
-
-    def close(self) -> None:
-        self.file.close()

@@ -4,6 +4,7 @@ The same requests are served twice, by the complete engine and with the learner'
 every word. `lab mine` then runs the engine with all of the learner's parts.
 """
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
@@ -11,11 +12,18 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from exercises.capstone.parts import COMPLETE, complete
-from exercises.judging.engine_runs import refuse
+from exercises.capstone.recorder import Recorder
+from exercises.judging.engine_runs import PROMPTS, refuse
 from exercises.judging.registry import find
 from exercises.judging.side_by_side import passed
 from exercises.judging.verdict import NotYet
 from labkit.models import find_model
+from labkit.paths import ROOT
+
+if str(ROOT) not in sys.path:
+    sys.path.append(
+        str(ROOT)
+    )  # a notebook runs in its own folder, and COMPLETE is in no package of the course
 
 BEGINNING = (
     "In the middle of the great forest stood a little house, and in it lived an old woman with her three sons. The eldest "
@@ -23,11 +31,6 @@ BEGINNING = (
     "to the house and said:"
 )
 SHARED = tuple(BEGINNING + end for end in (" The king", " Your sons", " Who of you"))
-PROMPTS = (
-    "Once upon a time there was a king who",
-    "The sea was calm, but",
-    "Nobody knew where the old woman",
-)
 TOKENS = 16  # of each answer
 WAVES = ((*PROMPTS, *SHARED), SHARED[:2])  # the second one comes when all prompts of the first are answered
 
@@ -36,15 +39,12 @@ class Served(NamedTuple):
     """What came out of the engine.
 
     Attributes:
-        steps: of each step, by request: the first token, how many tokens, the blocks.
-        preemptions: of all requests. cached: prompt tokens that were found in the prefix cache.
-        texts: of the answers. alone: the tokens of the first answer, written without the engine, with a cache in one piece.
+        events: of each step, see `Recorder`. texts: of the answers.
+        alone: the tokens of the first answer, written without the engine, with a cache in one piece.
         figures: of latency. expected: the same, by the course's functions.
     """
 
-    steps: list[dict[str, tuple[int, int, list[int]]]]
-    preemptions: int
-    cached: int
+    events: list[dict[str, Any]]
     texts: list[str]
     alone: list[int]
     figures: dict[str, float]
@@ -71,21 +71,25 @@ def in_your_engine(
         refuse(
             NotYet("fails-in-the-engine", says, PROMPTS[0], f"{type(error).__name__}: {error}", "an answer")
         )
-    for number, (ours, theirs) in enumerate(zip(mine.steps, course.steps), 1):
-        if ours != theirs:
+    for ours, theirs in zip(mine.events, course.events):
+        if other := [what for what in theirs if ours[what] != theirs[what]]:
             says = "In the engine your part decides another step than the course's."
-            tried = f"step {number}, by request: first token, number of tokens, blocks"
-            refuse(NotYet("other-steps", says, tried, ours, theirs))
+            tried = f"step {theirs['step'] + 1} of the engine, {other[0]}"
+            refuse(NotYet("other-steps", says, tried, ours[other[0]], theirs[other[0]]))
     for ours, theirs in ((mine.texts, course.texts), (mine.alone, course.alone)):
         if ours != theirs:
             says = "With your part the engine writes something else."
             refuse(NotYet("other-than-the-course", says, f"{len(course.texts)} answers", ours, theirs))
     if mine.figures != mine.expected:
         refuse(NotYet("other-figure", "Your figures are others.", "a run", mine.figures, mine.expected))
-    most = max(sum(n for _, n, _ in step.values()) for step in mine.steps)
+    most = max(sum(event["tokens"].values()) for event in mine.events)
+    preemptions = sum(len(event["preempted"]) for event in mine.events)
+    first_steps = {
+        name: first for event in reversed(mine.events) for name, first in event["computed"].items()
+    }
     print(
-        f"{len(mine.texts)} answers in {len(mine.steps)} steps, each decision and each word as with the course's own part: "
-        f"{most} tokens in the largest step, {mine.preemptions} preemptions, {mine.cached} prompt tokens found in the cache."
+        f"{len(mine.texts)} answers in {len(mine.events)} steps, each decision and each word as with the course's own part: {most} "
+        f"tokens in the largest step, {preemptions} preemptions, {sum(first_steps.values())} prompt tokens found in the cache."
     )
     print(f"\n{PROMPTS[0]}{mine.texts[0]} ...")
     return mine
@@ -104,21 +108,12 @@ def serve(
         limits: of the scheduler (`Limits`). By default a step has at most 16 tokens, so that long prompts come in chunks.
     """
     own = import_module(f"{COMPLETE}.engine")
-    steps, texts, preempted = [], {}, []
+    events, texts = [], {}
     with engine_with(parts):
         settings = own.Limits(**{"max_num_batched_tokens": 16} | limits)
         engine = own.Engine(find_model("tales"), num_blocks, block_size, settings)
-        scheduler = engine.scheduler
-        scheduler.manager.prefix_caching = prefix_caching
-        schedule = scheduler.schedule
-
-        def watched() -> list[Any]:
-            scheduled = schedule()
-            steps.append({s.request.name: (s.first, s.num_tokens, [*s.request.blocks]) for s in scheduled})
-            preempted.extend(scheduler.preempted)
-            return scheduled
-
-        scheduler.schedule = watched
+        engine.scheduler.manager.prefix_caching = prefix_caching
+        Recorder(engine, events.append)
         for prompts in WAVES:
             for prompt in prompts:
                 i = len(texts)
@@ -133,10 +128,8 @@ def serve(
         write_alone = import_module(f"{COMPLETE}.cache").write_alone
         alone = write_alone(engine.model, engine.tokenizer.encode(PROMPTS[0]), TOKENS)
         figures = engine.report(ttft_slo=1.0, tpot_slo=0.01)
-    first_steps = {name: step[name] for step in reversed(steps) for name in step}
-    cached = sum(first for first, _, _ in first_steps.values())
     expected = engine.report(ttft_slo=1.0, tpot_slo=0.01)
-    return Served(steps, len(preempted), cached, [*texts.values()], alone, figures, expected)
+    return Served(events, [*texts.values()], alone, figures, expected)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from functools import cache
 
+from exercises.judging.solutions import Solution
 from exercises.judging.sources import SOURCES, all_names, the_one
 from exercises.judging.verdict import Exercise, WrongCall, texts_of
 from labkit.errors import LabError
@@ -14,11 +15,8 @@ from labkit.errors import LabError
 def exercises_of(phase: int) -> dict[str, Exercise]:
     """The exercises of one phase, by name: a check in a notebook does not wait for the other phases' graders."""
     graders = sorted((SOURCES / f"phase{phase}").glob("grade_*.py"))
-    found = [
-        exercise
-        for grader in graders
-        for exercise in importlib.import_module(f"exercises.phase{phase}.{grader.stem}").EXERCISES
-    ]
+    modules = [importlib.import_module(f"exercises.phase{phase}.{grader.stem}") for grader in graders]
+    found = [s.exercise for module in modules for s in vars(module).values() if isinstance(s, Solution)]
     names = all_names()
     return {
         e.name: replace(e, hints=hints_of(e.name)) for e in sorted(found, key=lambda e: names.index(e.name))

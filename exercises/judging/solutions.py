@@ -2,10 +2,9 @@
 
     PAIRS = Solution("p1e1_pairs", count_pairs={"pairs-counted-once": {"counts.get(pair, 0) + 1": "1"}}, merge={...})
 
+    @PAIRS.grader
     def grade_pairs(count_pairs, merge):
         PAIRS.judge("count_pairs", count_pairs, [([1, 2, 1, 2],), ...])
-
-    EXERCISES = [PAIRS.exercise(grade_pairs)]
 
 Where a copy of the course holds stubs, the solutions come from one packed file (`sources.py`).
 """
@@ -52,13 +51,15 @@ class Solution:
     """An exercise by its solution.
 
     Args:
-        name: of the exercise.
+        name: of the exercise. seconds: how long the grader may run.
         mistakes: for each answer that it asks for, in that order, the known mistakes by their diagnoses. A mistake is a
             slip in the solution, an answer of its own, a `When`, a `Gives`, or a tuple of these.
     """
 
-    def __init__(self, name: str, **mistakes: Mapping[str, Any]) -> None:
-        self.name, self.mistakes, self.asks = name, mistakes, tuple(mistakes)
+    exercise: Exercise
+
+    def __init__(self, name: str, seconds: float = 10.0, /, **mistakes: Mapping[str, Any]) -> None:
+        self.name, self.seconds, self.mistakes, self.asks = name, seconds, mistakes, tuple(mistakes)
 
     @cached_property
     def answers(self) -> dict[str, Any]:
@@ -70,8 +71,11 @@ class Solution:
         part = f" {asked}" if f"diagnoses {asked}" in texts_of(self.name) else ""
         return Diagnoses.of(self.name + part)
 
-    def exercise(self, grade: Callable[..., Any], seconds: float = 10.0) -> Exercise:
-        return Exercise(self.name, self.asks, grade, seconds=seconds, mistakes=self.wrong_answers)
+    def grader(self, grade: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorates the function that judges the answers."""
+        asks, how = self.asks, dict(seconds=self.seconds, mistakes=self.wrong_answers)
+        self.exercise = Exercise(self.name, asks, grade, **how)
+        return grade
 
     def wrong_answers(self) -> list[tuple[str, Slip]]:
         """(diagnosis, the slips of a wrong answer): each mistake that is an answer by itself."""

@@ -53,6 +53,7 @@ EXERCISE = Solution(
 )
 
 
+@EXERCISE.grader
 def grade_chat(chat_ids: Callable) -> None:
     hello = {"role": "user", "content": "Hello"}
     answer = {"role": "assistant", "content": "I am a goat."}
@@ -74,6 +75,3 @@ def grade_chat(chat_ids: Callable) -> None:
         talk = [{"role": r, "content": "".join(rng.choices(pieces, k=rng.randint(0, 6)))} for r in roles]
         cases.append((talk, encode, rng.random() < 0.7))
     EXERCISE.judge("chat_ids", chat_ids, cases)
-
-
-EXERCISES = [EXERCISE.exercise(grade_chat)]

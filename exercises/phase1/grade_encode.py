@@ -71,8 +71,6 @@ EXERCISE = Solution(
 )
 
 
+@EXERCISE.grader
 def grade_encode(encode: Callable) -> None:
     EXERCISE.judge("encode", encode, [(word, ranks) for ranks, words in _tables() for word in words])
-
-
-EXERCISES = [EXERCISE.exercise(grade_encode)]

@@ -106,6 +106,7 @@ EXERCISE = Solution(
 )
 
 
+@EXERCISE.grader
 def grade_header(read_header: Callable) -> None:
     EXERCISE.judge(
         "read_header",
@@ -116,6 +117,3 @@ def grade_header(read_header: Callable) -> None:
             f"read_header of a file of {len(data)} bytes ({name}) that begins {data[:24]!r}"
         ),
     )
-
-
-EXERCISES = [EXERCISE.exercise(grade_header)]

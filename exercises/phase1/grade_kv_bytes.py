@@ -46,6 +46,7 @@ EXERCISE = Solution(
 )
 
 
+@EXERCISE.grader
 def grade_kv_bytes(kv_bytes: Callable, users_that_fit: Callable) -> None:
     rng = random.Random(4)
     cases: list[tuple] = [
@@ -85,6 +86,3 @@ def grade_kv_bytes(kv_bytes: Callable, users_that_fit: Callable) -> None:
         clean=lambda n: [n, "a float"] if isinstance(n, float) else [n, "a whole number"],
         present=lambda got, want: (got[0], want[0]),
     )
-
-
-EXERCISES = [EXERCISE.exercise(grade_kv_bytes)]

@@ -88,6 +88,7 @@ EXERCISE = Solution(
 )
 
 
+@EXERCISE.grader
 def grade_pairs(count_pairs: Callable, merge: Callable) -> None:
     rng = random.Random(1)
     lists = [[1, 2, 3, 1, 2], [7, 7, 7], [7, 7, 7, 7], [], [5], [4, 2], [2, 1, 1, 2]]
@@ -107,6 +108,3 @@ def grade_pairs(count_pairs: Callable, merge: Callable) -> None:
         tokens = [rng.randrange(3) for _ in range(rng.randrange(30))]
         cases.append((tokens, (rng.randrange(3), rng.randrange(3)), 9))
     EXERCISE.judge("merge", merge, cases, keeps_input="merge-changes-its-input")
-
-
-EXERCISES = [EXERCISE.exercise(grade_pairs)]

@@ -118,6 +118,7 @@ def _of_one(streams: dict[str, list[bytes]]) -> list[tuple[str, Turns]]:
     return [(name, [(0, token) for token in tokens]) for name, tokens in streams.items()]
 
 
+@EXERCISE.grader
 def grade_streaming(streamer_class: Callable) -> None:
     rng = random.Random(3)
     streams, odd = dict(STREAMS), dict(ODD_STREAMS)
@@ -139,6 +140,3 @@ def grade_streaming(streamer_class: Callable) -> None:
     two = "two streamers in turn", [(0, b"\xc3"), (1, b"A"), (0, b"\xa9"), (1, b"B")]
     EXERCISE.judge("Streamer", streamer_class, [*_of_one(streams), two], play=shown, show=show)
     EXERCISE.judge("Streamer", streamer_class, _of_one(odd), play=shown_in_time, show=show)
-
-
-EXERCISES = [EXERCISE.exercise(grade_streaming)]

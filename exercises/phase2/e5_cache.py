@@ -58,9 +58,9 @@ check("p2e5_cache", Cache)
 # the whole prompt is appended, then a token at a time. Its other requests have blocks, the subject of phase 3. Then the same
 # words again without any cache, where each new token computes the whole text anew.
 # %% tags=["engine"]
-from exercises.capstone.your_engine import PROMPTS, TOKENS, in_your_engine
+from exercises.capstone.your_engine import TOKENS, in_your_engine
 from exercises.grading import same_or_stop
-from exercises.judging.engine_runs import tales
+from exercises.judging.engine_runs import PROMPTS, tales
 from phase2_attention_kvcache.model import generate_naive
 
 mine = in_your_engine("p2e5_cache", Cache)

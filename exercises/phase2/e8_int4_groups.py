@@ -61,7 +61,7 @@ check("p2e8_int4_groups", pack, unpack)
 from unittest.mock import patch
 
 from exercises.grading import same_or_stop
-from exercises.judging.side_by_side import passed, speed, timed
+from exercises.judging.side_by_side import passed
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.quantization.quantized_formats import FORMATS, Format
 from phase2_attention_kvcache.quantization.quantized_linear import quantize_model, weight_bytes_of
@@ -80,12 +80,11 @@ def your_rows(planes):
     return unpack(packed, planes["scales"].float()).flatten(1)
 
 
-course, course_seconds = timed(lambda: engine.generate(prompts, params))
+course = engine.generate(prompts, params)
 yours = Format(FORMATS["q4_0"].quantize, your_rows, 32)
 with patch.dict(FORMATS, q4_0=yours):
-    mine, my_seconds = timed(lambda: engine.generate(prompts, params))
+    mine = engine.generate(prompts, params)
 for ours, theirs in zip(mine, course):
     same_or_stop(ours.token_ids, theirs.token_ids, says="your weights lead to other tokens")
     print(ours.prompt + ours.text)
 print(f"all weights: {weight_bytes_of(engine.model):,} bytes, norms and positions in 32 bits")
-print(speed(my_seconds, course_seconds))

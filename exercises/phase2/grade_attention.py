@@ -54,6 +54,7 @@ HEAD = Solution(
 )
 
 
+@HEAD.grader
 def grade_head(one_head: Callable) -> None:
     random = torch.Generator().manual_seed(1)
     by_hand = [[1.0], [1.0]], [[0.0], [math.log(3)]], [[10.0], [20.0]]
@@ -101,6 +102,7 @@ def _first_token(got: Tensor, want: Tensor) -> tuple[str, str]:
     return of + show(got[token]), of + show(want[token])
 
 
+@GROUPS.grader
 def grade_grouped(grouped_attention: Callable) -> None:
     random = torch.Generator().manual_seed(2)
     cases = []
@@ -115,6 +117,3 @@ def grade_grouped(grouped_attention: Callable) -> None:
         present=_first_token,
         keeps_input="group-changes-its-input",
     )
-
-
-EXERCISES = [HEAD.exercise(grade_head), GROUPS.exercise(grade_grouped)]

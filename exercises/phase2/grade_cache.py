@@ -134,8 +134,6 @@ EXERCISE = Solution(
 )
 
 
+@EXERCISE.grader
 def grade_cache(cache_class: Callable) -> None:
     EXERCISE.judge("Cache", cache_class, RUNS, play=run, present=_first_append, show=lambda name, *_: name)
-
-
-EXERCISES = [EXERCISE.exercise(grade_cache)]

@@ -58,6 +58,7 @@ def announced() -> list[tuple[dict[str, Any], Shapes]]:
     return [model.announced() for model in CASES]
 
 
+@EXERCISE.grader
 def grade_family(choices: Callable) -> None:
     EXERCISE.judge("choices", choices, announced(), show=show)
 
@@ -69,6 +70,3 @@ def show(config: dict[str, Any], shapes: Shapes) -> str:
         part.removesuffix(".weight") for part in parts if "experts.1" not in part and "experts.2" not in part
     )
     return f"choices(config of {config['hidden_act']!r}, layer 0: {few})"
-
-
-EXERCISES = [EXERCISE.exercise(grade_family)]

@@ -44,6 +44,7 @@ TOP_P = Solution(
 )
 
 
+@TOP_P.grader
 def grade_top_p(keep_top_p: Callable) -> None:
     random = torch.Generator().manual_seed(8)
     four = torch.tensor([0.15, 0.5, 0.05, 0.3])
@@ -90,6 +91,7 @@ TTFT = Solution(
 )
 
 
+@TTFT.grader
 def grade_ttft(step_seconds: Callable, tokens_for_free: Callable) -> None:
     card = (1e12, 1e14)
     cases = [(n, 8e9, 2, *card) for n in (1, 1000, 100, 50, 200, 80, 120)]
@@ -98,6 +100,3 @@ def grade_ttft(step_seconds: Callable, tokens_for_free: Callable) -> None:
     TTFT.judge("step_seconds", step_seconds, cases)
     cards = [(2, *card), (4, 20e9, 120e9), (1, 3e12, 9e14), (0.5, 3e12, 9e14), (2, 3.35e12, 989e12)]
     TTFT.judge("tokens_for_free", tokens_for_free, cards)
-
-
-EXERCISES = [TOP_P.exercise(grade_top_p), TTFT.exercise(grade_ttft)]

@@ -68,6 +68,7 @@ LAB = Solution(
 )
 
 
+@LAB.grader
 def grade_lab(generate: Callable, wrong_place: Callable) -> None:
     cases = [
         ([5, 6, 7, 8, 9, 10], 5),
@@ -83,6 +84,3 @@ def grade_lab(generate: Callable, wrong_place: Callable) -> None:
     LAB.judge(
         "wrong_place", wrong_place, [(6, 0), (6, 1), (6, 2), (1, 0), (1, 3), (100, 5), (9, 9), (512, 0)]
     )
-
-
-EXERCISES = [LAB.exercise(grade_lab)]

@@ -31,12 +31,10 @@ EXERCISE = Solution(
 )
 
 
+@EXERCISE.grader
 def grade_mask(may_see: Callable) -> None:
     first = guard(may_see, 2, 5)
     if isinstance(first, Tensor) and first.dtype != torch.bool:
         raise EXERCISE.says().no("mask-not-bool", "may_see(2, 5)", first, EXERCISE.answers["may_see"](2, 5))
     sizes = [(3, 3), (2, 5), (1, 1), (1, 5), (4, 4), (3, 7), (8, 8), (5, 6), (16, 40)]
     EXERCISE.judge("may_see", may_see, sizes)
-
-
-EXERCISES = [EXERCISE.exercise(grade_mask)]

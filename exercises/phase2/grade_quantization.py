@@ -34,6 +34,7 @@ INT4 = Solution(
 )
 
 
+@INT4.grader
 def grade_int4_groups(pack: Callable, unpack: Callable) -> None:
     random = torch.Generator().manual_seed(3)
 
@@ -95,6 +96,7 @@ OUTLIER = Solution(
 )
 
 
+@OUTLIER.grader
 def grade_outlier(find_outlier: Callable, mend: Callable) -> None:
     random = torch.Generator().manual_seed(5)
 
@@ -124,6 +126,3 @@ def grade_outlier(find_outlier: Callable, mend: Callable) -> None:
     OUTLIER.judge(
         "mend", mend, cases, tolerance=1e-6
     )  # of the outlier: the others are a hundred times as small
-
-
-EXERCISES = [INT4.exercise(grade_int4_groups), OUTLIER.exercise(grade_outlier)]

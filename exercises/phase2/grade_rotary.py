@@ -40,6 +40,7 @@ EXERCISE = Solution(
 )
 
 
+@EXERCISE.grader
 def grade_rotary(rotate: Callable) -> None:
     random = torch.Generator().manual_seed(3)
     cases = [
@@ -57,6 +58,3 @@ def grade_rotary(rotate: Callable) -> None:
         return [str(out.dtype), out.float()] if isinstance(out, Tensor) else out
 
     EXERCISE.judge("rotate", rotate, [half], clean=format_first, tolerance=0.03)
-
-
-EXERCISES = [EXERCISE.exercise(grade_rotary)]

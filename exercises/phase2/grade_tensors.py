@@ -33,6 +33,7 @@ EXERCISE = Solution(
 )
 
 
+@EXERCISE.grader
 def grade_tensors(next_probabilities: Callable) -> None:
     random = torch.Generator().manual_seed(1)
     table = torch.tensor([[0.0, 5.0], [math.log(2), 0.0], [math.log(5), 7.0]])
@@ -41,6 +42,3 @@ def grade_tensors(next_probabilities: Callable) -> None:
         cases.append((torch.randn(n, d, generator=random), torch.randn(words, d, generator=random)))
     large = torch.tensor([[300.0, -300.0]]), torch.tensor([[3.0, 1.0], [3.0, 1.001], [-3.0, 2.0]])
     EXERCISE.judge("next_probabilities", next_probabilities, [*cases, large], tolerance=2e-4)
-
-
-EXERCISES = [EXERCISE.exercise(grade_tensors)]

@@ -62,9 +62,9 @@ check("p3e5_copy_on_write", fork, make_room)
 # ## Into the engine
 #
 # The paper of 2023 forked; the engine of phase 4 does not, and neither does vLLM since 2025. There, three answers are three
-# requests, which find the full blocks of their prompt in the prefix cache. So here the model runs over your tables
-# directly (`exercises/phase3/forked_answers.py`): the prompt is computed once, its table is forked, and three answers
-# are drawn, each with a seed of its own. If a block were written that another answer reads, one of the three would change.
+# requests, which find the full blocks of their prompt in the prefix cache. So here the model and the cache of the small engine
+# (`my_engine/`) run over your tables directly (`exercises/phase3/forked_answers.py`): the prompt is computed once, its table is
+# forked, and three answers are drawn, each with a seed of its own. If a block were written that another answer reads, one of the three would change.
 # %% tags=["engine"]
 from exercises.phase3.into_engine import copy_on_write_in_the_engine
 

@@ -113,6 +113,7 @@ def watched(paged_attention: Attention) -> Callable[..., list]:
     return play
 
 
+@EXERCISE.grader
 def grade_attention(paged_attention: Attention) -> str:
     def judge(cases: list[tuple], what: str, *only: str) -> None:
         EXERCISE.judge(
@@ -140,6 +141,3 @@ def grade_attention(paged_attention: Attention) -> str:
         "Six requests; NaN in every place of others; scores over 1,000 and under -1,000; a text of 400 tokens, for which no "
         "tensor was made that is as long as the text."
     )
-
-
-EXERCISES = [EXERCISE.exercise(grade_attention)]

@@ -113,6 +113,7 @@ ALLOCATE = Solution(
 )
 
 
+@ALLOCATE.grader
 def grade_allocator(allocator: type) -> str:
     ALLOCATE.judge_scripts("Allocator", allocator, [*SCRIPTS, *map(_random_script, range(20))])
     return "The example above, and 20 servers on which requests come, fork and end at random."
@@ -149,6 +150,7 @@ SLOTS = Solution(
 )
 
 
+@SLOTS.grader
 def grade_slots(slots: Callable[[list[int], int, int, int], list[int]]) -> str:
     cases = [([7, 3, 9, 2], 2, 5, 4), ([5], 0, 4, 4), ([2, 8], 7, 1, 4)]
     rng = random.Random(0)
@@ -159,6 +161,3 @@ def grade_slots(slots: Callable[[list[int], int, int, int], list[int]]) -> str:
         cases.append((rng.sample(range(1, 50), blocks), first, n, size))
     SLOTS.judge("slots", slots, cases, clean=lambda result: [int(slot) for slot in result])
     return f"{len(cases)} block tables, with blocks of 1, 4 and 16 tokens."
-
-
-EXERCISES = [ALLOCATE.exercise(grade_allocator), SLOTS.exercise(grade_slots)]

@@ -138,6 +138,7 @@ def _random_plan(rng: random.Random) -> Plan:
     return plan
 
 
+@EXERCISE.grader
 def grade_copy_on_write(fork: Fork, make_room: MakeRoom) -> str:
     cases = [
         (4, [0] * 6 + ["0 forks", "0 forks", 1, 0, 2, 2, 2, 1, 1, 0]),  # a block and a half
@@ -155,6 +156,3 @@ def grade_copy_on_write(fork: Fork, make_room: MakeRoom) -> str:
         show=lambda size, plan: f"blocks of {size} tokens; these answers write, or fork: {plan}",
     )
     return "Three answers by hand; then 20 times up to six of them that fork and write at random, each read back."
-
-
-EXERCISES = [EXERCISE.exercise(grade_copy_on_write)]

@@ -48,9 +48,7 @@ def _random_script(seed: int) -> str:
     return "; ".join([*lines, *["f.take()"] * len(right.blocks)])
 
 
+@EXERCISE.grader
 def grade_free_list(free_list: type) -> str:
     EXERCISE.judge_scripts("FreeList", free_list, [*SCRIPTS, *map(_random_script, range(20))])
     return "Six short rows, and 20 long ones at random."
-
-
-EXERCISES = [EXERCISE.exercise(grade_free_list)]

@@ -91,6 +91,7 @@ def _like_the_manager(seed: int) -> list[tuple]:
     return cases
 
 
+@EXERCISE.grader
 def grade_prefix(block_names: Names, find_prefix: Find) -> str:
     both, answers = ("block_names", "find_prefix"), (block_names, find_prefix)
     names = [(texts, 4) for texts in TEXTS]
@@ -107,6 +108,3 @@ def grade_prefix(block_names: Names, find_prefix: Find) -> str:
 
     EXERCISE.judge(both, answers, [*by_hand, *cases], play=found, show=show)
     return "A few texts by hand, and 480 random ones that begin alike, as the course's own BlockManager holds them."
-
-
-EXERCISES = [EXERCISE.exercise(grade_prefix)]

@@ -68,15 +68,4 @@ nothing_alike = "rate(vllm:prefix_cache_hits_total[10s]) / rate(vllm:prefix_cach
 check("p4e6_two_causes", too_few_seats_for_all, one_at_a_time, cache_too_small, nothing_alike)
 
 # %% [markdown]
-# ## Into the server
-#
-# Two minutes of the real server, with one seat. First one client sends one request at a time. Then eight do, and seven wait. In both one
-# request runs. Your alert `one_at_a_time` has to know who is to blame. (Starting the server takes a few seconds.)
-
-# %% tags=["engine"]
-from exercises.phase4.two_causes import on_the_server
-
-on_the_server(too_few_seats_for_all, one_at_a_time, cache_too_small, nothing_alike)
-
-# %% [markdown]
-# Now you are on call: `lab run war_room --drill 1 --seed 2 --predict`.
+# Now you are on call, with a real server: `lab run war_room --drill 1 --seed 2 --predict`.

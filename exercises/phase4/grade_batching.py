@@ -46,6 +46,7 @@ EXERCISE = Solution(
 )
 
 
+@EXERCISE.grader
 def grade_static_continuous(static: Callable, continuous: Callable) -> str:
     rng = random.Random(4)
     cases = [([5, 2, 3], 2), ([500, 10, 800], 3), ([4, 4, 4, 4], 2), ([3, 9, 2, 7, 1], 2)]
@@ -53,6 +54,3 @@ def grade_static_continuous(static: Callable, continuous: Callable) -> str:
     EXERCISE.judge("static", static, cases)
     EXERCISE.judge("continuous", continuous, cases)
     return f"{len(cases)} crowds of up to nine users, with one to four seats."
-
-
-EXERCISES = [EXERCISE.exercise(grade_static_continuous)]

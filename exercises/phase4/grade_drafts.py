@@ -25,6 +25,7 @@ COPIED = Solution(
 )
 
 
+@COPIED.grader
 def grade_copied_drafts(propose: Callable) -> str:
     rng = random.Random(5)
     cases = [
@@ -75,6 +76,7 @@ def _distribution(rng: random.Random, size: int, zeros: float) -> list[float]:
     return [w / sum(weights) for w in weights]
 
 
+@VERIFIED.grader
 def grade_verified_drafts(verify: Callable) -> str:
     rng = random.Random(8)
     p, q = [[0.5, 0.2, 0.3], [0.1, 0.1, 0.8]], [[0.2, 0.7, 0.1]]
@@ -96,6 +98,3 @@ def grade_verified_drafts(verify: Callable) -> str:
         cases.append((ps, qs, drafts, [rng.random() for _ in range(k + 1)]))
     VERIFIED.judge("verify", verify, cases)
     return f"{len(cases)} steps with 0 to 4 drafts, good guessers and bad ones."
-
-
-EXERCISES = [COPIED.exercise(grade_copied_drafts), VERIFIED.exercise(grade_verified_drafts)]

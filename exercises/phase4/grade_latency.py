@@ -56,6 +56,7 @@ EXERCISE = Solution(
 )
 
 
+@EXERCISE.grader
 def grade_percentiles(percentile: Callable, goodput: Callable) -> str:
     rng = random.Random(5)
     cases = [([40, 10, 30, 20], 50), ([40, 10, 30, 20], 100), ([3.0], 95), ([5, 1, 9], 0)]
@@ -82,6 +83,3 @@ def grade_percentiles(percentile: Callable, goodput: Callable) -> str:
         runs.append((requests, rng.choice((0.5, 1.0)), rng.choice((0.1, 0.15))))
     EXERCISE.judge("goodput", goodput, runs, tolerance=1e-6)
     return f"{len(cases)} percentiles, and 65 runs with good and bad requests."
-
-
-EXERCISES = [EXERCISE.exercise(grade_percentiles)]

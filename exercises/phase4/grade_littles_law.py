@@ -41,6 +41,7 @@ EXERCISE = Solution(
 )
 
 
+@EXERCISE.grader
 def grade_littles_law(in_system: Callable, running: Callable, knee: Callable) -> str:
     rng = random.Random(9)
     logs = [
@@ -65,6 +66,3 @@ def grade_littles_law(in_system: Callable, running: Callable, knee: Callable) ->
     EXERCISE.judge("running", running, loads)
     EXERCISE.judge("knee", knee, servers, tolerance=1e-6)
     return f"{len(logs)} logs and {len(loads)} servers, below their knee and above it."
-
-
-EXERCISES = [EXERCISE.exercise(grade_littles_law)]

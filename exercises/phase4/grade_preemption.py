@@ -136,6 +136,7 @@ def _told(tokens: list, queue: list, free: int, budget: int, seats: int) -> str:
     )
 
 
+@EXERCISE.grader
 def grade_preemption(step: Callable) -> str:
     rng = random.Random(2)
     shapes = [
@@ -157,6 +158,3 @@ def grade_preemption(step: Callable) -> str:
         shapes.append((running, waiting, rng.randint(0, 5), rng.randint(2, 30), seats))
     EXERCISE.judge("step", step, shapes, play=after, show=_told)
     return f"{len(shapes)} steps: some by hand, others at random; which requests run, which wait, how many blocks each holds."
-
-
-EXERCISES = [EXERCISE.exercise(grade_preemption)]

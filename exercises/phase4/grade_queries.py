@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import promql_parser as ast
 
-from exercises.grading import Diagnoses, Exercise, NotAttempted, NotYet, show
+from exercises.grading import NotAttempted, NotYet, show
+from exercises.judging.solutions import Solution
 from exercises.phase4.nights import Minute, minutes_of
 from exercises.phase4.two_causes import after_a_day, at_another_pace, rings, while_idle
 from phase4_scheduler.server.drills import query
 from phase4_scheduler.server.drills.promql import ARITHMETIC, COMPARISON
 
-SAYS = Diagnoses.of("p4e6_two_causes")
 ALERTS = {
     "too_few_seats_for_all": (1, "queue"),
     "one_at_a_time": (4, "client"),
@@ -19,8 +19,11 @@ ALERTS = {
     "nothing_alike": (5, "timestamp"),
 }
 """The night of each alert, and the cause for which it rings."""
+EXERCISE = Solution("p4e6_two_causes", **{alert: {} for alert in ALERTS})
+SAYS = EXERCISE.says()
 
 
+@EXERCISE.grader
 def grade_queries(*alerts: str) -> str:
     count = 0
     for name, text in zip(ALERTS, alerts, strict=True):
@@ -146,12 +149,3 @@ def labels_differ(tree: ast.Expr, minute: Minute) -> bool:
         isinstance(node, ast.BinaryExpr) and str(node.op) in ARITHMETIC and not values(node) and values(node.lhs) and values(node.rhs)
         for node, _ in parts(tree)
     )  # fmt: skip
-
-
-EXERCISES = [
-    Exercise(
-        "p4e6_two_causes",
-        ("too_few_seats_for_all", "one_at_a_time", "cache_too_small", "nothing_alike"),
-        grade_queries,
-    ),
-]

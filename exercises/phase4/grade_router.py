@@ -65,6 +65,7 @@ def _numbers(result: list[Any]) -> list[Any]:
     return result
 
 
+@EXERCISE.grader
 def grade_router(router: type) -> str:
     by_hand = [
         ([1, 2, 3], [1, 0, 0]),
@@ -87,6 +88,3 @@ def grade_router(router: type) -> str:
 
     EXERCISE.judge("Router", router, cases, play=routed, clean=_numbers)
     return f"{len(cases)} fleets of two to four replicas, with talks that come back and replicas that drown."
-
-
-EXERCISES = [EXERCISE.exercise(grade_router)]

@@ -41,6 +41,7 @@ def _unchanged(before: tuple, after: tuple) -> None:
             raise EXERCISE.says().no("changes-the-requests", tried, repr(b), repr(a), name=a.name)
 
 
+@EXERCISE.grader
 def grade_one_step(share_budget: Callable) -> str:
     rng = random.Random(1)
     v = SmallRequest
@@ -61,6 +62,3 @@ def grade_one_step(share_budget: Callable) -> str:
 
     EXERCISE.judge("share_budget", share_budget, cases, clean=as_plan, keeps_input=_unchanged)
     return f"{len(cases)} steps: the example, and others with up to seven requests at random."
-
-
-EXERCISES = [EXERCISE.exercise(grade_one_step)]

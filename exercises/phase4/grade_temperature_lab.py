@@ -65,6 +65,7 @@ CASES = [
 ]
 
 
+@LAB.grader
 def grade_temperature(expand_batch_to_tokens: Callable, colleague: Any) -> str:
     LAB.judge("expand_batch_to_tokens", expand_batch_to_tokens, CASES, clean=_with_kind)
     _the_colleague(colleague)
@@ -84,6 +85,3 @@ def _the_colleague(numbers: Any) -> None:
     if len(given) == 6 and torch.allclose(torch.tensor(given), torch.tensor(MENDS_IT)):
         diagnosis = "colleague-mends-it"
     raise LAB.says().no(diagnosis, "colleague", show(given), "six other numbers")
-
-
-EXERCISES = [LAB.exercise(grade_temperature)]

@@ -1,13 +1,13 @@
 """Debugging lab 4: a scheduler with a planted bug, a memory that knows what it holds, and the symptom on the engine."""
 
 import random
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from exercises.grading import NotYet
 from exercises.judging.engine_runs import refuse, tales
-from exercises.judging.side_by_side import passed, speed
+from exercises.judging.side_by_side import passed
 from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging import BlockManager, hash_block
 from phase4_scheduler.engine import (
@@ -17,62 +17,26 @@ from phase4_scheduler.engine import (
     RequestStatus,
     Scheduler,
     SchedulerConfig,
-    SchedulerOutput,
 )
-from phase4_scheduler.engine.policy import urgency
 
-__all__ = ["RequestStatus", "play", "repair_in_the_engine", "show_symptom", "urgency"]
+__all__ = ["RequestStatus", "play", "repair_in_the_engine", "show_symptom"]
 
 
 class LabScheduler(Scheduler):
-    """The course's scheduler under the policy "priority"; who has to leave, and how, is a function of yours.
+    """The course's scheduler; what happens to a request that has to make room is a function of yours."""
 
-    The course's scheduler asks its policy for a victim, takes it out of `running` and out of the step, and calls
-    `preempt`. Here the policy's part and `preempt` are one function, which does all but take back the victim's part.
-
-    Attributes:
-        num_preemptions: the function counts them.
-    """
-
-    def __init__(self, config: SchedulerConfig, block_manager: BlockManager, preempt_one: Callable) -> None:
+    def __init__(self, config: SchedulerConfig, block_manager: BlockManager, preempt: Callable) -> None:
         super().__init__(config, block_manager)
-        self.preempt_one, self.policy, self.num_preemptions = preempt_one, self, 0
-
-    def schedule_running(self, output: SchedulerOutput) -> None:
-        self._output = output
-        super().schedule_running(output)
-
-    def victim(self, running: Sequence[Request]) -> Request:
-        """In the policy's place: what the function returns has left already."""
-        before, shown = list(self.running), SchedulerOutput(scheduled=list(self._output.scheduled))
-        victim = self.preempt_one(self, shown)
-        if not isinstance(victim, Request) or victim in self.running or victim not in before:
-            raise NotYet(
-                "no-victim",
-                "Return the request that has to leave, and take it out of scheduler.running.",
-                tried="preempt_one(scheduler, output)",
-                got=repr(victim),
-                expected="one of those that ran, which runs no more",
-            )
-        self.running.append(victim)  # the course's loop takes it out
-        return victim
-
-    def preempt(self, victim: Request) -> None:
-        """Done: see `victim`."""
+        self.preempt = partial(preempt, self)
 
 
-def with_the_bug(scheduler, output):
+def with_the_bug(scheduler: Scheduler, victim: Request) -> None:
     """The planted bug: a victim of this very step leaves names on blocks that will never be filled."""
-    victim = max(scheduler.running, key=urgency)
-    scheduler.running.remove(victim)
     scheduler.block_manager.free(victim.block_table)
     victim.num_computed_tokens = 0
     victim.status = RequestStatus.PREEMPTED
     victim.num_preemptions += 1
-    scheduler.num_preemptions += 1
     scheduler.waiting.put_back(victim)
-    output.preempted.append(victim)
-    return victim
 
 
 # ---------------------------------------------------------------------- a memory that knows what it holds
@@ -80,22 +44,21 @@ def with_the_bug(scheduler, output):
 
 @dataclass
 class Log:
-    """What happened: victims by name; names known after each step; names whose block holds something else."""
+    """What happened: steps; names known after each step; names whose block holds something else."""
 
     plans: list[dict[str, int]] = field(default_factory=list)
-    victims: list[tuple[int, str]] = field(default_factory=list)
     names: list[int] = field(default_factory=list)
     lies: list[str] = field(default_factory=list)
     lies_of_half_filled: list[bool] = field(default_factory=list)
     broken_books: str = ""
     kept_computed: str = ""
     not_waiting: str = ""
-    counts: list[int] = field(default_factory=list)  # preemptions of the scheduler, then of each request
+    counts: list[int] = field(default_factory=list)  # preemptions of each request
     stuck: bool = False
 
 
-def play(seed: int, preempt: Callable | None) -> Log:
-    """A random workload; blocks remember whose tokens were computed in them. None: the course's own scheduler."""
+def play(seed: int, preempt: Callable) -> Log:
+    """A random workload; blocks remember whose tokens were computed in them."""
     rng = random.Random(seed)
     size = rng.choice((2, 4))
     manager = BlockManager(1 + rng.randint(84, 120) // size, size)
@@ -103,7 +66,7 @@ def play(seed: int, preempt: Callable | None) -> Log:
         max_num_seqs=6, max_num_batched_tokens=40, max_model_len=80, policy="priority",
         long_prefill_token_threshold=rng.choice((7, 11)),
     )  # fmt: skip
-    scheduler = Scheduler(config, manager) if preempt is None else LabScheduler(config, manager, preempt)
+    scheduler = LabScheduler(config, manager, preempt)
     system_prompt = [rng.randrange(50) for _ in range(12)]
     requests = []
     for i in range(9):
@@ -123,8 +86,7 @@ def play(seed: int, preempt: Callable | None) -> Log:
             if arrivals[request] == step:
                 scheduler.add(request)
         if not scheduler.has_requests and step > 14:
-            counts = [r.num_preemptions for r in requests]
-            log.counts = [getattr(scheduler, "num_preemptions", sum(counts)), *counts]
+            log.counts = [r.num_preemptions for r in requests]
             return log
         try:
             output = scheduler.schedule()
@@ -133,7 +95,6 @@ def play(seed: int, preempt: Callable | None) -> Log:
             log.broken_books = str(error)
             return log
         log.plans.append({s.request.request_id: s.num_tokens for s in output.scheduled})
-        log.victims += [(step, r.request_id) for r in output.preempted]
         waiting = list(scheduler.waiting)
         for r in output.preempted:
             if r not in waiting:
@@ -197,8 +158,8 @@ PROMPTS = {
 }
 
 
-def serve(preempt: Callable | None, num_blocks: int = NUM_BLOCKS) -> tuple[list[str], float]:
-    """(answers to three prompts, seconds). Tom, whose prompt is long, comes a step before the others."""
+def serve(preempt: Callable | None, num_blocks: int = NUM_BLOCKS) -> list[str]:
+    """The answers to three prompts. Tom, whose prompt is long, comes a step before the others."""
     model, tokenizer = tales()
     config = SchedulerConfig(
         max_num_seqs=4, max_num_batched_tokens=3 * CHUNK, max_model_len=300, policy="priority",
@@ -211,7 +172,6 @@ def serve(preempt: Callable | None, num_blocks: int = NUM_BLOCKS) -> tuple[list[
     engine.generate(
         [old], SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
     )  # memory is never empty
-    began = time.perf_counter()
     answers: dict[str, list[int]] = {name: [] for name in PROMPTS}
     for i, (name, (prompt, priority, length)) in enumerate(PROMPTS.items()):
         params = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True)
@@ -222,12 +182,12 @@ def serve(preempt: Callable | None, num_blocks: int = NUM_BLOCKS) -> tuple[list[
     while engine.has_unfinished_requests:
         for output in engine.step():
             answers[output.request_id] += output.token_ids
-    return [tokenizer.decode(ids) for ids in answers.values()], time.perf_counter() - began
+    return [tokenizer.decode(ids) for ids in answers.values()]
 
 
 def show_symptom() -> None:
     """Three answers, with memory for all and with memory short, as the planted bug gives them."""
-    well, ill = serve(with_the_bug, 150)[0], serve(with_the_bug)[0]
+    well, ill = serve(with_the_bug, 150), serve(with_the_bug)
     for (name, (prompt, *_)), a, b in zip(PROMPTS.items(), well, ill):
         print(f"{name}: ...{prompt[-40:]}")
         print(f"  memory for all: {a!r}")
@@ -239,10 +199,8 @@ def show_symptom() -> None:
 def repair_in_the_engine(preempt: Callable, lying: Iterable[int]) -> None:
     """The same, with the learner's repair, beside the course's scheduler."""
     passed("p4d1_names_without_blocks", preempt, lying)
-    (mine, seconds), (course, course_seconds) = serve(preempt), serve(None)
-    seconds = min(seconds, serve(preempt)[1])  # a single time is mostly noise
-    course_seconds = min(course_seconds, serve(None)[1])
-    if mine != course or mine != serve(None, 150)[0]:
+    mine, course = serve(preempt), serve(None)
+    if mine != course or mine != serve(None, 150):
         says = "With your repair an answer still depends on how much memory there is."
         refuse(NotYet("other-tokens", says, "three prompts, memory short", mine, course))
     for name, answer in zip(PROMPTS, mine):
@@ -250,4 +208,3 @@ def repair_in_the_engine(preempt: Callable, lying: Iterable[int]) -> None:
     print(
         "\nEvery user gets the same answer whether memory is short or not, as with the course's own scheduler."
     )
-    print(speed(seconds, course_seconds))

@@ -81,8 +81,8 @@ check("p5e5_split_block", cut, run)
 # %% [markdown]
 # ## Into a model
 #
-# A small Llama writes 16 tokens. Each of its blocks is computed by two ranks, with your functions; each rank has a cache of its own, for its
-# own KV heads. (In the course this is `phase5_real_gpu/parallel/sharded_model.py`, with processes in the place of threads.)
+# A small Llama writes 16 tokens. Each of its blocks is computed by two ranks, with your functions. There is no cache here: each new token
+# computes the whole text anew. (In the course this is `phase5_real_gpu/parallel/sharded_model.py`, with processes in the place of threads.)
 # %% tags=["engine"]
 from exercises.phase5.ranks import split_in_a_model
 

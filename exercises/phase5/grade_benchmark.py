@@ -51,6 +51,7 @@ def _is_power_of_ten(x: float) -> bool:
     return x > 0 and abs(math.log10(x) - round(math.log10(x))) < 1e-4
 
 
+@EXERCISE.grader
 def grade_benchmark(
     floor_us: Callable[[Record, Card], float], what_is_wrong: Callable[[Record, Card], str]
 ) -> str:
@@ -135,6 +136,3 @@ def diagnosis_of(kind: str, got: str) -> str:
     if kind == "bytes":
         return "bytes-not-checked" if got == "nothing" else "believes-the-author"
     return "honest-called-a-liar"
-
-
-EXERCISES = [EXERCISE.exercise(grade_benchmark)]

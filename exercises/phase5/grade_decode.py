@@ -158,6 +158,7 @@ WALKS = {
 }
 EXERCISE = Solution(
     "p5e1_paged_decode",
+    40.0,
     paged_decode={
         "nan-everywhere": When(lambda got, *_: bool(got.isnan().all())),
         "no-maximum": When(_broken),
@@ -175,6 +176,7 @@ EXERCISE = Solution(
 LATE = ("no-maximum", "maximum-starts-at-zero", "unused-places-read", "place-in-32-bits")
 
 
+@EXERCISE.grader
 def grade_decode(paged_decode: Any) -> str:
     def judge(cases: list[Case], what: str, *only: str, play: Callable = interpreted) -> None:
         def show(q: Tensor, k_cache: Tensor, v_cache: Tensor, tables: Tensor, lens: Tensor) -> str:
@@ -208,6 +210,3 @@ def grade_decode(paged_decode: Any) -> str:
         "Six batches: block sizes 2 to 16, groups of 1 to 4 heads, a cache with gaps; NaN in every place of others; scores "
         "over 1,000 and under -1,000; blocks that lie beyond 2^31."
     )
-
-
-EXERCISES = [EXERCISE.exercise(grade_decode, seconds=40.0)]

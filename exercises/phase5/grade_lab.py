@@ -79,6 +79,7 @@ LAB = Solution(
 )
 
 
+@LAB.grader
 def grade_lab(runner: type, cause: Any) -> str:
     users = {"alice": 10, "bob": 20, "carol": 30, "dan": 40}
     full = [
@@ -88,6 +89,3 @@ def grade_lab(runner: type, cause: Any) -> str:
     LAB.judge_scripts("Runner", runner, [FIRST_STEP, SYMPTOM, *full, *map(_random_script, range(12))])
     expect_cause(cause, LAB.answers["cause"], LAB.says())
     return "The symptom is gone, with one recording; every user read their own text in each step of random users."
-
-
-EXERCISES = [LAB.exercise(grade_lab)]

@@ -119,6 +119,7 @@ def walked(walk: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
     return play
 
 
+@EXERCISE.grader
 def grade_pages(tile_places: Callable[..., Places], walk: Callable[..., None]) -> str:
     EXERCISE.judge("tile_places", tile_places, SIZES, play=lanes, clean=_three_arrays)
     rng = random.Random(5)
@@ -129,6 +130,3 @@ def grade_pages(tile_places: Callable[..., Places], walk: Callable[..., None]) -
         )
     EXERCISE.judge("walk", walk, walks, play=walked)
     return "Eight tiles, then 67 walks with tiles larger and smaller than a page: every token once, no wait but the first."
-
-
-EXERCISES = [EXERCISE.exercise(grade_pages)]

@@ -86,6 +86,7 @@ def transferred(load_blocks: Callable[..., int]) -> Callable[..., dict[str, Any]
     return play
 
 
+@EXERCISE.grader
 def grade_transfer(load_blocks: Callable[..., int], num_computed: Callable[..., int]) -> str:
     rng, cases = random.Random(3), list(BY_HAND)
     for _ in range(60):
@@ -98,6 +99,3 @@ def grade_transfer(load_blocks: Callable[..., int], num_computed: Callable[..., 
     sizes = [(2, 4, 11), (0, 4, 11), (3, 4, 12), (3, 4, 11), (1, 16, 16), (1, 16, 3), (5, 8, 200), (1, 1, 1)]
     EXERCISE.judge("num_computed", num_computed, sizes)
     return "Seven transfers by hand and 60 at random, with deaths and leases that end: every good block is used, and no other."
-
-
-EXERCISES = [EXERCISE.exercise(grade_transfer)]

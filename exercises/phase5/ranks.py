@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from phase2_attention_kvcache.model import ContiguousKVCache, ModelConfig, Transformer
+from phase2_attention_kvcache.model import ModelConfig, Transformer, generate_naive
+from phase2_attention_kvcache.model.attention import attention
 from phase2_attention_kvcache.model.positions import apply_rotary
 
 Block = dict[str, Tensor]
@@ -47,30 +49,23 @@ class AllReduce:
 
     def __init__(self, ranks: int) -> None:
         self.parts: list[list[Tensor]] = [[] for _ in range(ranks)]
-        self._gone: set[int] = set()
-        self._news = threading.Condition()
+        self._barrier = threading.Barrier(ranks)
 
     def of_rank(self, rank: int) -> Callable[[Tensor], Tensor]:
         def all_reduce(x: Tensor) -> Tensor:
-            with self._news:
-                self.parts[rank].append(x.clone())
-                number = len(self.parts[rank])
-                self._news.notify_all()
-                self._news.wait_for(lambda: not self._lack(number) or self._gone & self._lack(number))
-                if self._lack(number):
-                    raise LeftAlone
-                return sum(parts[number - 1] for parts in self.parts)
+            self.parts[rank].append(x.clone())
+            number = len(self.parts[rank])
+            with suppress(threading.BrokenBarrierError):
+                self._barrier.wait()
+            if min(map(len, self.parts)) < number:
+                raise LeftAlone
+            return sum(parts[number - 1] for parts in self.parts)
 
         return all_reduce
 
-    def _lack(self, number: int) -> set[int]:
-        """The ranks that have not come to this sum."""
-        return {rank for rank, parts in enumerate(self.parts) if len(parts) < number}
-
-    def leave(self, rank: int) -> None:
-        with self._news:
-            self._gone.add(rank)
-            self._news.notify_all()
+    def leave(self) -> None:
+        """A rank has ended: those that wait for it, now or later, wait in vain."""
+        self._barrier.abort()
 
 
 class Ranks(NamedTuple):
@@ -94,7 +89,7 @@ def run_ranks(
             results[rank] = run(x.clone(), parts[rank], head_dim, attends[rank], together.of_rank(rank))
         except BaseException as error:
             errors[rank] = error
-        together.leave(rank)
+        together.leave()
 
     threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(ranks)]
     for thread in threads:
@@ -114,33 +109,35 @@ def split_in_a_model(cut: Callable[..., Block], run: Callable[..., Tensor]) -> N
     for parameter in model.parameters():
         parameter.mul_(10 if parameter.ndim == 2 else 1)  # so that it does not say the same token for ever
     prompt = [5, 17, 80, 3]
-    whole = write(model, prompt, lambda x, positions, cache: model.blocks(x, model.rotary(positions), cache))
-    blocks = [as_block(block, config) for block in model.blocks]
-    parts = [[cut(block, config.head_dim, rank, 2) for block in blocks] for rank in range(2)]
-    half = ModelConfig(**vars(config) | dict(num_heads=2, num_kv_heads=1))
-    caches = [ContiguousKVCache(half) for _ in range(2)]
+    whole = generate_naive(model, prompt, 16).token_ids
+    model.blocks = TwoRanks(cut, run, model.blocks, config)
+    split = generate_naive(model, prompt, 16).token_ids
+    same = sum(a == b for a, b in zip(whole, split))
+    print(
+        f"one device:  {whole}\ntwo ranks:   {split}\n{same} of {len(whole)} tokens are the same, over {config.num_layers} layers."
+    )
 
-    def two_ranks(x: Tensor, positions: Tensor, _: ContiguousKVCache) -> Tensor:
-        angles = model.rotary(positions)["full"]
-        for layer in range(config.num_layers):
-            attends = [
-                lambda q, k, v, cache=cache, layer=layer: cache.attend(
-                    layer, apply_rotary(q, *angles), apply_rotary(k, *angles), v
-                )
-                for cache in caches
-            ]
-            done = run_ranks(run, x, [parts[rank][layer] for rank in range(2)], attends, config.head_dim)
+
+class TwoRanks(nn.Module):
+    """The learner's two ranks in the place of a model's blocks."""
+
+    def __init__(self, cut: Callable, run: Callable, blocks: nn.Module, config: ModelConfig) -> None:
+        super().__init__()
+        self.run, self.head_dim = run, config.head_dim
+        whole = [as_block(block, config) for block in blocks]
+        self.parts = [[cut(block, config.head_dim, rank, 2) for rank in range(2)] for block in whole]
+
+    def forward(self, x: Tensor, angles: dict[str, Any], _: Any) -> Tensor:
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return attention(apply_rotary(q, *angles["full"]), apply_rotary(k, *angles["full"]), v)
+
+        for parts in self.parts:
+            done = run_ranks(self.run, x, parts, [attend] * 2, self.head_dim)
             for error in done.errors:
                 if error is not None and not isinstance(error, LeftAlone):
                     raise error
             x = done.results[0]
         return x
-
-    split = write(model, prompt, two_ranks)
-    same = sum(a == b for a, b in zip(whole, split))
-    print(
-        f"one device:  {whole}\ntwo ranks:   {split}\n{same} of {len(whole)} tokens are the same, over {config.num_layers} layers."
-    )
 
 
 def as_block(block: Any, config: ModelConfig) -> Block:
@@ -153,18 +150,3 @@ def as_block(block: Any, config: ModelConfig) -> Block:
         attention_norm=block.attention_norm.weight, mlp_norm=block.mlp_norm.weight, out=block.attention.out.weight,
         down=block.mlp.down.weight, out_bias=zeros, down_bias=zeros.clone(),
     )  # fmt: skip
-
-
-def write(
-    model: Transformer, prompt: list[int], blocks: Callable[..., Tensor], num_tokens: int = 16
-) -> list[int]:
-    """Greedy tokens, each in a step of its own."""
-    cache, tokens, new, first = ContiguousKVCache(model.config), [], prompt, 0
-    with torch.inference_mode():
-        while len(tokens) < num_tokens:
-            positions = torch.arange(first, first + len(new))
-            x = blocks(model.embed(torch.tensor(new), positions), positions, cache)
-            first += len(new)
-            new = [int(model.logits(model.final_norm(x[-1:])).argmax())]
-            tokens += new
-    return tokens

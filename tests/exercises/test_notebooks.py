@@ -1,5 +1,6 @@
 """Notebooks are what their sources say, companions run, and a check in a real kernel shows one box and no traceback."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -53,6 +54,13 @@ def test_a_kernel_finds_the_exercises():
         "packages"
     ]
     assert {f"exercises.phase{p}" for p in range(1, 6)} | {"exercises", "notebooks.widgets"} <= set(packages)
+
+
+def test_a_kernel_finds_the_small_engine(tmp_path):
+    code = "from exercises.capstone import your_engine as y\nwith y.engine_with({'slots': 1}): print('found')"
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=env)
+    assert done.stdout == "found\n", done.stderr
 
 
 @pytest.mark.proof

@@ -45,7 +45,7 @@ BODIES = {
     "patches the judge": MODULE + "m('judging', 'judge').same = lambda *a: True; return 7",
     "patches the comparison": MODULE + "m('judging', 'comparing').difference = lambda *a: None; return 7",
     "patches the grader": MODULE
-    + "object.__setattr__(m('phase1', 'grade_pairs').EXERCISES[0], 'grade', print); return 7",
+    + "object.__setattr__(m('phase1', 'grade_pairs').EXERCISE.exercise, 'grade', print); return 7",
     "switches the transcript off": MODULE + "t = m('judging', 'transcript'); t.current = None; return 7",
     "writes a transcript": MODULE
     + "t = m('judging', 'transcript'); t.current.lines[1:] = ['[false, 7, []]'] * 99; return 7",

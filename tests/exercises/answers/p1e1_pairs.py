@@ -1,5 +1,3 @@
-"""Answers to p1e1_pairs."""
-
 from collections import Counter
 
 
@@ -24,18 +22,9 @@ def merge_slicing_in_a_range(tokens, pair, new_id):
     return merged
 
 
-def merge_slicing_a_copy(tokens, pair, new_id):
-    out = tokens.copy()
-    for i, (left, right) in enumerate(zip(tokens, tokens[1:])):
-        if (left, right) == pair:
-            out = [*out[:i], new_id, *out[i + 2 :]]
-    return out
-
-
 RIGHT = [(lambda tokens: Counter(zip(tokens, tokens[1:])), merge_by_iterator)]
 WRONG = {
     "merge-while-going-over-it": {"merge": merge_slicing_in_a_range},
-    "merge-at-old-places": {"merge": merge_slicing_a_copy},
     "pairs-changes-its-input": {
         "for pair in zip(tokens, tokens[1:]):": "while len(tokens) > 1:\n        pair = tokens.pop(0), tokens[0]"
     },

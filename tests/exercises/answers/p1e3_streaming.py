@@ -1,5 +1,3 @@
-"""Answers to p1e3_streaming: right ones, and mistakes by the diagnosis they must get."""
-
 import codecs
 
 

@@ -1,5 +1,3 @@
-"""Answers to p1e4_header: right ones, and mistakes by the diagnosis they must get."""
-
 import json
 import struct
 

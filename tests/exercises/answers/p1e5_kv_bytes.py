@@ -1,8 +1,3 @@
-"""Answers to p1e5_kv_bytes: right ones, and mistakes by the diagnosis they must get."""
-
-import numpy as np
-
-
 def kv_step_by_step(config, size=2):
     if "head_dim" in config:
         numbers = config["head_dim"]
@@ -24,14 +19,9 @@ def users_by_counting(card, weights, token, n):
     return tokens // n
 
 
-def users_as_float(card, weights, token, n):
-    return np.floor(max(0, card - weights) / (token * n))
-
-
 RIGHT = [(kv_step_by_step, users_by_counting)]
 WRONG = {
     "wrong-signature": {"bytes_per_number: int = 2": "bytes_per_number: int"},
-    "users-as-float": {"users_that_fit": users_as_float},
     "wrong-result": {"max(0,": "max(1,"},
     "changes-its-input": {
         'config.get("num_key_value_heads") or heads': 'config.setdefault("num_key_value_heads", heads)'

@@ -1,5 +1,3 @@
-"""Answers to p1e6_chat: right ones, and mistakes by the diagnosis they must get."""
-
 START, END = "<|im_start|>", "<|im_end|>"
 
 

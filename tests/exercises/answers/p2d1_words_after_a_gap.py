@@ -1,8 +1,3 @@
-"""Answers to debugging lab 2: repairs of the loop, and what was said about the cause, by the diagnosis."""
-
-from tests.exercises.changed import changed
-
-
 def offset_in_two_places(step, prompt_ids, max_new_tokens):
     """The least repair: count a token after it was computed."""
     new, offset, answer = list(prompt_ids), 0, []
@@ -28,16 +23,4 @@ def gap_by_walking(prompt_length, i):
 
 NEW = "new = [token]"
 RIGHT = [{"generate": offset_in_two_places, "wrong_place": gap_by_walking}]
-WRONG = {
-    "lab-still-jumps": {
-        "generate": changed(
-            offset_in_two_places, {NEW: "new, offset = [token], offset + len(new)", "offset += 1": "pass"}
-        )
-    },
-    "lab-one-too-far": {
-        "generate": changed(
-            offset_in_two_places, {NEW: "new, offset = [token], offset + 1", "offset += 1": "pass"}
-        )
-    },
-    "lab-changes-the-prompt": {NEW: f"{NEW}\n        prompt_ids.append(token)"},
-}
+WRONG = {"lab-changes-the-prompt": {NEW: f"{NEW}\n        prompt_ids.append(token)"}}

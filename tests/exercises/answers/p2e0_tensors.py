@@ -1,5 +1,3 @@
-"""Answers to p2e0_tensors: right ones, and mistakes by the diagnosis they must get."""
-
 import math
 
 import torch

@@ -1,6 +1,3 @@
-"""Answers to p2e10_family: right ones, and mistakes by the diagnosis they must get."""
-
-
 def by_layer_zero(config, shapes):
     """Only the names of the first layer, by their endings."""
     layer = {name.split("layers.0.")[1]: shape for name, shape in shapes.items() if "layers.0." in name}

@@ -1,25 +1,7 @@
-"""Answers to p2e2_one_head: right ones, and mistakes by the diagnosis they must get."""
-
 import math
 
 import torch
 import torch.nn.functional as F
-
-
-def in_loops(q, k, v, mask):
-    rows = []
-    for i in range(len(q)):
-        scores = []
-        for j in range(len(k)):
-            score = float(torch.dot(q[i], k[j])) / math.sqrt(len(q[i]))
-            scores.append(score if mask[i, j] else float("-inf"))
-        largest = max(scores)
-        weights = [math.exp(s - largest) for s in scores]
-        row = torch.zeros(v.shape[1])
-        for weight, value in zip(weights, v):
-            row += weight / sum(weights) * value
-        rows.append(row)
-    return torch.stack(rows)
 
 
 def scaled_first(q, k, v, mask):
@@ -33,7 +15,6 @@ def scaled_first(q, k, v, mask):
 MASKED = 'scores.masked_fill(~mask, float("-inf"))'
 SOFTMAX = f"torch.softmax({MASKED}, dim=-1)"
 RIGHT = [
-    in_loops,
     lambda q, k, v, mask: F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask[None])[0],
     scaled_first,
 ]

@@ -1,22 +1,4 @@
-"""Answers to p2e4_rotary: right ones, and mistakes by the diagnosis they must get."""
-
-import math
-
 import torch
-
-
-def in_loops(x, positions, theta=10_000.0):
-    out = torch.empty_like(x)
-    n, heads, d = x.shape
-    for t in range(n):
-        for i in range(d // 2):
-            angle = int(positions[t]) / theta ** (2 * i / d)
-            cos, sin = math.cos(angle), math.sin(angle)
-            for h in range(heads):
-                a, b = float(x[t, h, i]), float(x[t, h, i + d // 2])
-                out[t, h, i] = a * cos - b * sin
-                out[t, h, i + d // 2] = b * cos + a * sin
-    return out
 
 
 def rotate_half(x, positions, theta=10_000.0):
@@ -30,7 +12,7 @@ def rotate_half(x, positions, theta=10_000.0):
 
 
 RESULT = "torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)"
-RIGHT = [in_loops, rotate_half]
+RIGHT = [rotate_half]
 WRONG = {
     "rotary-angles-rounded": {
         "positions.float()": "positions.to(x.dtype)",

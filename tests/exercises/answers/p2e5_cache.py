@@ -1,5 +1,3 @@
-"""Answers to p2e5_cache: right ones, and mistakes by the diagnosis they must get."""
-
 import torch
 
 from tests.exercises.changed import changed

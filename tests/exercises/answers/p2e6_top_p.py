@@ -1,20 +1,4 @@
-"""Answers to p2e6_top_p: right ones, and mistakes by the diagnosis they must get."""
-
 import torch
-
-
-def in_loops(probs, p):
-    order = sorted(range(len(probs)), key=lambda token: -float(probs[token]))
-    kept, total = [], 0.0
-    for token in order:
-        kept.append(token)
-        total += float(probs[token])
-        if total >= p:
-            break
-    out = torch.zeros(len(probs))
-    for token in kept:
-        out[token] = float(probs[token]) / total
-    return out
 
 
 def from_the_tail(probs, p):
@@ -27,7 +11,6 @@ def from_the_tail(probs, p):
 
 
 RIGHT = [
-    in_loops,
     from_the_tail,
     {"kept = torch.zeros_like(probs)\n    kept[places] = ": "kept = probs\n    kept[places] = "},  # in place
 ]

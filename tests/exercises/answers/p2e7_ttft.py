@@ -1,6 +1,3 @@
-"""Answers to p2e7_ttft: right ones, and mistakes by the diagnosis they must get."""
-
-
 def seconds_by_cases(num_tokens, num_parameters, bytes_per_parameter, bandwidth, rate):
     """First which is slower, then how slow."""
     if num_tokens > free_by_times(bytes_per_parameter, bandwidth, rate):

@@ -1,5 +1,3 @@
-"""Answers to p2e8_int4_groups: right ones, and mistakes by the diagnosis they must get."""
-
 import torch
 
 

@@ -1,5 +1,3 @@
-"""Answers to p2e9_outlier: right ones, and mistakes by the diagnosis they must get."""
-
 import torch
 
 
@@ -21,11 +19,4 @@ def mend_row_by_row(weight, column):
 
 
 RIGHT = [(find_by_counting, mend_row_by_row)]
-WRONG = {
-    "find-largest-weight": {
-        "int(largest.bincount().argmax())": "int(weight.abs().argmax()) % weight.shape[1]"
-    },
-    "mend-outlier-lost": {"weight.clone()": "weight"},
-    "mend-rounded-down": {".round()": ".to(torch.int8)"},
-    "changes-its-input": {"rest = weight.clone()": "rest, weight = weight, weight.clone()"},
-}
+WRONG = {"changes-its-input": {"rest = weight.clone()": "rest, weight = weight, weight.clone()"}}

@@ -1,5 +1,3 @@
-"""Answers to the debugging lab of phase 3 that learners give."""
-
 KEEPS_BOTH = {"if same != table[i]:": "if False:"}  # right: no merging at all, as in vLLM
 RIGHT = [
     {**KEEPS_BOTH, "cause = 3": 'cause = "3"'},

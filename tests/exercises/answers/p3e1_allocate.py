@@ -1,6 +1,3 @@
-"""Answers to exercise 3.1 that learners give."""
-
-
 class ListAndDict:
     """Right: other books."""
 

@@ -1,6 +1,3 @@
-"""Answers to exercise 3.2 that learners give."""
-
-
 def all_slots_then_cut(block_table, first, num_tokens, block_size):
     everything = [block * block_size + i for block in block_table for i in range(block_size)]
     return everything[first : first + num_tokens]

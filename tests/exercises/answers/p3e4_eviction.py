@@ -1,5 +1,3 @@
-"""Answers to exercise 3.4 that learners give."""
-
 from collections import OrderedDict
 
 

@@ -1,6 +1,3 @@
-"""Answers to exercise 3.5 that learners give."""
-
-
 def fork_with_index(table, pool):
     twin = table[:]
     for i in range(len(twin)):

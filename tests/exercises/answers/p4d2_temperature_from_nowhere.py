@@ -1,17 +1,5 @@
-"""Answers to debugging lab 4b."""
-
-import torch
-
 from exercises.phase4.temperature_lab import expand_kernel, used_memory
 from tests.exercises.changed import changed
-
-
-def right_row_by_row(x, cu_num_tokens, replace_from=0, replace_to=0):
-    rows, start = [], 0
-    for value, end in zip(x.tolist(), cu_num_tokens.tolist()):
-        rows += [replace_to if value == replace_from else value] * (end - start)
-        start = end
-    return torch.tensor(rows, dtype=x.dtype)
 
 
 def right_into_the_memory(x, cu_num_tokens, replace_from=0, replace_to=0):
@@ -34,24 +22,12 @@ def with_the_bug(x, cu_num_tokens, replace_from=0, replace_to=0):
 OWN_MEMORY = "used_memory(int(cu_num_tokens[-1]), x.dtype)"
 SAID = "colleague = [1, 1, 1, 1, 1, 2]"
 RIGHT = [
-    {"expand_batch_to_tokens": right_row_by_row, SAID: "colleague = (1.0, 1.0, 1.0, 1.0, 1.0, 2.0)"},
-    {"expand_batch_to_tokens": right_into_the_memory, SAID: "colleague = torch.tensor([1, 1, 1, 1, 1, 2])"},
+    {"expand_batch_to_tokens": right_into_the_memory, SAID: "colleague = (1.0, 1.0, 1.0, 1.0, 1.0, 2.0)"},
 ]
 WRONG = {
     "numbers-of-nobody": {"expand_batch_to_tokens": with_the_bug},
     "nothing-arrives": {
-        "expand_batch_to_tokens": changed(
-            with_the_bug, {OWN_MEMORY: "torch.zeros(int(cu_num_tokens[-1]), dtype=x.dtype)"}
-        )
-    },
-    "no-whole-numbers": {
-        "expand_batch_to_tokens": changed(
-            with_the_bug,
-            {
-                "expand_kernel(expanded_x.long(),": "copy = expanded_x.long()\n    expand_kernel(copy,",
-                "return expanded_x": "return expanded_x.copy_(copy)",
-            },
-        )
+        "expand_batch_to_tokens": changed(with_the_bug, {OWN_MEMORY: "x.new_zeros(int(cu_num_tokens[-1]))"})
     },
     "changes-its-input": {
         "values = torch.where(x == replace_from, replace_to, x).to(x.dtype)": "values = x\n    values[x == replace_from] = replace_to"

@@ -1,6 +1,3 @@
-"""Answers to exercise 4.10."""
-
-
 class Owners:
     """Right: for each block who was given it."""
 

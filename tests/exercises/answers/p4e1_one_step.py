@@ -1,17 +1,5 @@
-"""Answers to exercise 4.1."""
-
-
 def _lag(request):
     return request.num_tokens - request.num_computed_tokens
-
-
-def right_one_list(running, waiting, budget, max_num_seqs):
-    plan, used = [], 0
-    for request in [*running, *waiting][:max_num_seqs]:
-        n = min(_lag(request), budget - used)
-        used += n
-        plan.append([request, n])
-    return [part for part in plan if part[1] > 0]
 
 
 def right_one_by_one(running, waiting, budget, max_num_seqs):
@@ -22,7 +10,7 @@ def right_one_by_one(running, waiting, budget, max_num_seqs):
         budget -= n
 
 
-RIGHT = [right_one_list, right_one_by_one]
+RIGHT = [right_one_by_one]
 WRONG = {
     # Takes it that nothing of a waiting request is computed.
     "wrong-result": {

@@ -1,5 +1,3 @@
-"""Answers to exercise 4.2."""
-
 from collections import deque
 
 

@@ -1,6 +1,3 @@
-"""Answers to exercise 4.3."""
-
-
 def right_now_in_one(request, budget, threshold, alone, chunked):
     limit = threshold if threshold and not alone else request.num_tokens
     n = min(request.num_tokens - request.num_computed_tokens, limit)

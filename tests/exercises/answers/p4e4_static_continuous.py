@@ -1,5 +1,3 @@
-"""Answers to exercise 4.4."""
-
 import heapq
 
 
@@ -16,26 +14,4 @@ def right_continuous(lengths, seats):
     return done
 
 
-def right_step_by_step(lengths, seats):
-    waiting, running, done, step = list(enumerate(lengths)), {}, [0] * len(lengths), 0
-    while waiting or running:
-        while waiting and len(running) < seats:
-            user, length = waiting.pop(0)
-            running[user] = length
-        step += 1
-        for user in list(running):
-            running[user] -= 1
-            if running[user] == 0:
-                done[user] = step
-                del running[user]
-    return done
-
-
-def shortest(lengths, seats):
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    steps = right_continuous([lengths[i] for i in order], seats)
-    return [steps[order.index(i)] for i in range(len(lengths))]
-
-
-RIGHT = [{"continuous": right_continuous}, (right_static_by_user, right_step_by_step)]
-WRONG = {"shortest-first": {"continuous": shortest}}
+RIGHT = [(right_static_by_user, right_continuous)]

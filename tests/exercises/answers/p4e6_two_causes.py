@@ -1,5 +1,3 @@
-"""Answers to exercise 4.6: alerts."""
-
 from exercises.phase4.nights import minutes_of
 from phase4_scheduler.server.drills import number
 
@@ -44,7 +42,6 @@ def but(**changed):
 
 
 RIGHT = [
-    (*RIGHT_ONES,),
     (
         # Who waits at all, does so for a seat: prompts and a blocked API process fill no queue of more than a few.
         f"{WAITING} > 8",

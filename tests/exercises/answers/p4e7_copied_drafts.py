@@ -1,6 +1,3 @@
-"""Answers to exercise 4.7."""
-
-
 def right_place_by_place(tokens, least, most, k):
     """How far back do the tokens before each place agree with the ending? The longest wins, then the first."""
     best, follows = 0, None

@@ -1,5 +1,3 @@
-"""Answers to exercise 4.8."""
-
 from exercises.phase4.drafting import draw
 
 
@@ -14,10 +12,4 @@ def right_without_division(p, q, drafts, points):
     return [*drafts[:n], draw(weights, points[len(drafts)])]
 
 
-def all_by_themselves(p, q, drafts, points):
-    kept = [x for j, x in enumerate(drafts) if points[j] < p[j][x] / q[j][x]]
-    return [*kept, draw(p[-1], points[-1])]
-
-
 RIGHT = [right_without_division]
-WRONG = {"goes-on-behind": all_by_themselves}

@@ -1,5 +1,3 @@
-"""Answers to exercise 4.9."""
-
 import math
 
 
@@ -22,23 +20,6 @@ def running_by_formula(rate, tokens, fixed, each, most):
     return n if n <= most else 0
 
 
-def as_arrivals_see_it(requests):
-    seen = 0
-    for arrival, _ in requests:
-        for other, end in requests:
-            seen += other <= arrival < end
-    return seen / len(requests)
-
-
-def beyond(rate, tokens, fixed, each, most):
-    n = 1
-    while n < rate * tokens * (fixed + each * n):
-        n += 1
-        if n > 10_000:
-            return 0
-    return n
-
-
 INSIDE = "sum(done - arrival for arrival, done in requests)"
 KNEE = "most / (tokens * (fixed + each * most))"
 RIGHT = [
@@ -49,7 +30,5 @@ RIGHT = [
     }
 ]
 WRONG = {
-    "as-arrivals-see-it": {"in_system": as_arrivals_see_it},
-    "over-the-cache": {"running": beyond},
     "returns-nothing": {f"return {INSIDE}": INSIDE},
 }

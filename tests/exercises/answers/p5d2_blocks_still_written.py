@@ -1,5 +1,3 @@
-"""Answers to debugging lab 5b that learners give."""
-
 from exercises.phase5.small_loader import SmallLoader
 
 
@@ -20,12 +18,6 @@ class ByReady(SmallLoader):
 
 RIGHT = [{"Loader": ByReady, "cause = 4": 'cause = "4"'}]
 WRONG = {
-    "overwritten": {  # believes in sentence 3
-        "if user in self.loading:": "for block in self.tables[user]:\n            self.memory[block] = ''\n        if False:",
-        "if user in self.held:": "if user not in self.tables:",
-        "            self.held.remove(user)\n            self.give_back(user)\n": "            pass\n",
-        "cause = 4": "cause = 3",
-    },
     "another-cause": [{"cause = 4": "cause = 3"}, {"Loader": ByReady, "cause = 4": "cause = 1"}],
     "wrong-type": {"cause = 4": 'cause = "four"'},
 }

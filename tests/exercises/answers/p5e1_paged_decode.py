@@ -1,5 +1,3 @@
-"""Answers to exercise 5.1 that learners give."""
-
 from phase5_real_gpu.kernels.triton_setup import tl, triton
 
 

@@ -1,5 +1,3 @@
-"""Answers to exercise 5.3 that learners give."""
-
 import numpy as np
 
 

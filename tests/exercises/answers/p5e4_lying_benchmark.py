@@ -1,5 +1,3 @@
-"""Answers to exercise 5.4 that learners give."""
-
 from statistics import mean
 
 

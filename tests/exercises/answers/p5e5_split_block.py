@@ -1,6 +1,3 @@
-"""Answers to exercise 5.5 that learners give: pairs (cut, run)."""
-
-
 def scattered(block, head_dim, rank, ranks):
     """Right: whole groups, not side by side; and every n-th inner number."""
     d, kv_heads = block["q"].shape[1], len(block["k"]) // head_dim

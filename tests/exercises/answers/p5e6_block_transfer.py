@@ -1,6 +1,3 @@
-"""Answers to exercise 5.6 that learners give."""
-
-
 def step_by_step(other, pairs, num_cached, cache):
     """Right: an error is dealt with where it comes."""
     for i in range(num_cached, len(pairs)):
