@@ -24,6 +24,16 @@ WORDS_A_MINUTE = 200  # the maps of the phases count with as many
 LOG = getLogger(__name__)  # a warning ends the build: build.py asks Sphinx for that
 
 
+def set_by_click(task: str) -> str:
+    """A task as HTML: in "try [two bits]{bits=0}" the words in brackets are a button that sets the piece's control.
+
+    Several settings are divided by "; ". "!add" presses the button `data-do="add"`.
+    """
+    return re.sub(
+        r"\[([^]]+)\]\{([^}]+)\}", r'<button type="button" data-set="\2">\1</button>', html.escape(task)
+    )
+
+
 class PieceDirective(Directive):
     """```{piece} tokens: the piece's text, which its module replaces where scripts run."""
 
@@ -33,11 +43,11 @@ class PieceDirective(Directive):
         name = self.arguments[0]
         if name not in PIECES:
             raise self.error(f"no piece is called {name!r}: web/on_page.py lists them")
-        label, piece = PIECES[name].label, piece_of(name)
+        label, task, piece = PIECES[name].label, PIECES[name].task, piece_of(name)
         text = piece.fallback.replace(f" {HOW_TO_RUN}", "")
         page = (
             f'<section class="piece" data-piece="{name}" data-module="{piece.module}" aria-label="{html.escape(label)}">'
-            f'<div class="live"></div><details class="words" open><summary>{html.escape(label)}: in words</summary>'
+            f'<p class="task"><b>{html.escape(label)}</b> {set_by_click(task)}</p><div class="live"></div><details class="words" open><summary>{html.escape(label)}: in words</summary>'
             f"<pre>{html.escape(text)}</pre></details></section>"
         )
         return [nodes.raw("", page, format="html")]

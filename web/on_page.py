@@ -44,10 +44,12 @@ class OnPage(NamedTuple):
     """A piece on the page.
 
     Attributes:
-        label: its name for people. make: the piece, with its data and the text for those who cannot see it.
+        label: its title. task: something to try, with words that set the piece (`extension.set_by_click`).
+        make: the piece, with its data and the text for readers who cannot see it.
     """
 
     label: str
+    task: str
     make: Callable[[], Piece]
 
 
@@ -118,37 +120,116 @@ def of_notebook(phase: str, module: str) -> Piece:
 
 
 PIECES = {
-    "journey": OnPage("Follow a prompt to the next token", journey),
-    "tokens": OnPage("Type into a tokenizer", lambda: tokenizer_piece(tales()[1])),
-    "embedding": OnPage("A map of your words", lambda: embedding_piece(load_embeddings(find_model("tales")))),
-    "rotary": OnPage("Turn a query and a key", rotary_piece),
-    "head": OnPage("One head, number by number", head),
-    "attention": OnPage("Which token attends to which", attention),
-    "lens": OnPage("The answer, layer by layer", lambda: lens_piece(*tales())),
-    "drawers": OnPage("Open the drawers of the MLP", lambda: drawers_piece(*tales())),
-    "without": OnPage("Take a choice away", without_piece),
-    "sampling": OnPage("Turn the knobs of sampling", lambda: sampling_piece(*tales())),
+    "journey": OnPage(
+        "Follow a prompt to the next token",
+        "Change the prompt, choose another token in stage 1, or append the next token. The address then holds your prompt.",
+        journey,
+    ),
+    "tokens": OnPage(
+        "Type into a tokenizer",
+        "Write [grandmother]{text=grandmother}, then [the same word behind a space]{text= grandmother}: how many tokens is each? Then take [all merges]{merges=0} away.",
+        lambda: tokenizer_piece(tales()[1]),
+    ),
+    "embedding": OnPage(
+        "A map of your words",
+        "Which words stand beside each other among [king queen bread milk forest tree]{words=king queen bread milk forest tree}?",
+        lambda: embedding_piece(load_embeddings(find_model("tales"))),
+    ),
+    "rotary": OnPage(
+        "Turn a query and a key",
+        "Move [both by 1,000]{!far}: every dial turns, and the score stays. Why?",
+        rotary_piece,
+    ),
+    "head": OnPage(
+        "One head, number by number",
+        "Let [the first word]{who looks=0} attend: which weight does it give, and why? Then follow the numbers of [the model]{whose numbers=model}.",
+        head,
+    ),
+    "attention": OnPage(
+        "Which token attends to which",
+        "Of [layer 4, head 2]{layer=3; head=1} and [layer 4, head 4]{layer=3; head=3} one attends to the first token and one to tokens close by. Which is which?",
+        attention,
+    ),
+    "lens": OnPage(
+        "The answer, layer by layer",
+        "After which layer does the answer lead behind [Once upon a]{text=Once upon a}? Is it most certain after the last layer?",
+        lambda: lens_piece(*tales()),
+    ),
+    "drawers": OnPage(
+        "Open the drawers of the MLP",
+        "How many drawers are open in [layer 1]{layer=0}, and how many in [layer 6]{layer=5}?",
+        lambda: drawers_piece(*tales()),
+    ),
+    "without": OnPage(
+        "Take a choice away",
+        "Which of the choices of today costs most perplexity when it is taken away?",
+        without_piece,
+    ),
+    "sampling": OnPage(
+        "Turn the knobs of sampling",
+        "At [temperature 2]{temperature=2; min_p=0} every token is possible. How many are left with [min_p 0.1]{temperature=2; min_p=0.1}?",
+        lambda: sampling_piece(*tales()),
+    ),
     "decoding": OnPage(
         "Write a text with a cache and without",
+        "Go to the [last step]{step=15}: how many tokens has the naive way computed in all?",
         lambda: decoding_piece(Decoding.of(*tales(), "Once upon a time there was", new_tokens=16)),
     ),
-    "roofline": OnPage("Drag the batch", roofline_piece),
-    "bits": OnPage("Drag the number of bits", lambda: of_notebook("phase2_attention_kvcache", "bits")),
-    "bytes": OnPage("The way of a step's bytes", bytes_piece),
-    "splits": OnPage("Fill a card with programs", splits_piece),
-    "cards": OnPage("Share a model", cards_piece),
-    "batching": OnPage("Fill the batch", batching_piece),
+    "roofline": OnPage(
+        "Drag the batch",
+        "With [64 tokens each]{tokens each=0; users=511} 512 users make arithmetic the limit. Does it stay so with [8,192 tokens each]{tokens each=7; users=511}?",
+        roofline_piece,
+    ),
+    "bits": OnPage(
+        "Drag the number of bits",
+        "Which loses less: [4 bits with a scale for a row]{bits=2; a scale for=0}, or [3 bits with a scale for 32 weights]{bits=1; a scale for=32}?",
+        lambda: of_notebook("phase2_attention_kvcache", "bits"),
+    ),
+    "bytes": OnPage(
+        "The way of a step's bytes",
+        "Share the model among [8 cards]{cards=3}: is the step eight times as short?",
+        bytes_piece,
+    ),
+    "splits": OnPage(
+        "Fill a card with programs",
+        "One user with 32,768 tokens: how much of the card works [without splits]{users=0; tokens=7; cut=off}, and how much [with them]{cut=on}?",
+        splits_piece,
+    ),
+    "cards": OnPage(
+        "Share a model",
+        "On [8 cards with PCIe]{cards=3; wire=PCIe}, which takes longer: reading, or the wire and its fixed delays? And with [NVLink]{cards=3; wire=NVLink}?",
+        cards_piece,
+    ),
+    "batching": OnPage(
+        "Fill the batch",
+        "For which answers does continuous batching gain nothing? Try [equal lengths]{tokens of each answer=20 20 20 20 20 20} and [one long answer in each batch]{tokens of each answer=40 2 2 40 2 2 40 2 2}.",
+        batching_piece,
+    ),
     "allocator": OnPage(
         "Poke the allocator",
+        "[Add the common prompt again]{shared tokens=8; own tokens=3; !add}: which of its blocks are new? Then free all requests and add it once more.",
         lambda: allocator_piece(operations=[("add", 8, 3), ("add", 8, 2), ("add", 0, 5)]),
     ),
-    "chunks": OnPage("One long prompt among short steps", chunks_piece),
+    "chunks": OnPage(
+        "One long prompt among short steps",
+        "Set the budget to [192 tokens]{tokens a step (the budget)=0}: the longest wait shrinks. What does the prompt pay for it?",
+        chunks_piece,
+    ),
     "speculation": OnPage(
         "Let a small model guess",
+        "Which number of drafts, [1]{drafts a step=1} or [8]{drafts a step=8}, needs fewer steps of the large model, and which wastes more drafts?",
         lambda: speculation_piece(tales()[0], Transformer.from_pretrained("tales-draft"), tales()[1]),
     ),
-    "load": OnPage("Find the saturation point", load_piece),
-    "replay": OnPage("Watch an engine", lambda: replay_piece(cramped_run())),
+    "load": OnPage(
+        "Find the saturation point",
+        "Lower [max_num_seqs to 16]{max_num_seqs=2}: what happens to the price of a thousand requests?",
+        load_piece,
+    ),
+    "replay": OnPage(
+        "Watch an engine",
+        "Go to the [next step in which a request waits]{!next wait}. Who waits, and what is missing?",
+        lambda: replay_piece(cramped_run()),
+    ),
 }
 
 

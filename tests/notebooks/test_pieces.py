@@ -273,8 +273,8 @@ def test_replay_shows_which_drafts_stood(open_piece):
     for number, event in enumerate(run.events, 1):
         drafts = event["drafts"].get("Ann", {"words": [], "accepted": 0})
         words, accepted = drafts["words"], drafts["accepted"]
-        assert page.locator(".stood").all_text_contents() == words[:accepted]
-        assert page.locator(".fell").all_text_contents() == words[accepted:]
+        assert page.locator(".accepted").all_text_contents() == words[:accepted]
+        assert page.locator(".rejected").all_text_contents() == words[accepted:]
         stood, fell = stood + accepted, fell + len(words) - accepted
         assert "the engine counts the same" in text_of(page, "invariant")
         if number < len(run.events):

@@ -29,6 +29,7 @@ from web.pieces.decoding import Decoding
 from web.pieces.roofline import cost_of
 from web.pieces.rotary import rotary_piece, score
 from web.pieces.speculation import speculate
+from web.texts import read_contents
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,27 @@ def tok() -> BPETokenizer:
 @pytest.fixture(scope="module")
 def model() -> Transformer:
     return Transformer.from_pretrained("tales")
+
+
+# ---------------------------------------------------------------------- all of them
+
+
+@pytest.mark.parametrize("page_name", sorted(s.name for s in read_contents().sections))
+def test_the_words_of_a_task_set_its_piece_and_no_piece_shrinks(open_page, page_name):
+    page = open_page(page_name)
+    for place in page.locator("[data-piece]").all():
+        place.scroll_into_view_if_needed()
+        page.wait_for_function("piece => piece.hasAttribute('data-alive')", arg=place.element_handle())
+        live = place.locator(".live")
+        for words in place.locator("[data-set]").all():
+            before, height = live.evaluate("live => live.innerHTML + [...live.querySelectorAll('*')].map(n => n.value + n.checked)"), live.bounding_box()["height"]  # fmt: skip
+            words.click()
+            page.wait_for_function("live => !live.querySelector('[aria-busy]')", arg=live.element_handle())
+            page.wait_for_function(
+                "([live, old]) => live.innerHTML + [...live.querySelectorAll('*')].map(n => n.value + n.checked) !== old",
+                arg=[live.element_handle(), before],
+            )
+            assert live.bounding_box()["height"] >= height - 1
 
 
 # ---------------------------------------------------------------------- tokens
@@ -334,8 +356,8 @@ def test_drafts_stand_and_fall_as_in_python(piece_on, tok, model):
     assert lines.count() == len(rounds)
     for line, (drafts, accepted) in zip(lines.all(), rounds, strict=True):
         words = [tok.decode([i]).replace(" ", "␣").replace("\n", "↵") for i in drafts]
-        assert line.locator(".stood").all_text_contents() == words[:accepted]
-        assert line.locator(".fell").all_text_contents() == words[accepted:]
+        assert line.locator(".accepted").all_text_contents() == words[:accepted]
+        assert line.locator(".rejected").all_text_contents() == words[accepted:]
     alone = tok.decode(ids + generate_cached(model, ids, 32).token_ids)
     assert shown(piece, "text") == alone  # the same text as without drafts
     assert int(shown(piece, "steps of the large model")) == len(rounds)

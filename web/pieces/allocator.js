@@ -1,7 +1,7 @@
 // Poke a paged allocator: add, append, fork and free requests, and see what happens to the blocks.
 // The rules are those of phase 3's paging/block_manager.py and sharing/fork.py.
 
-import { COLORS, box, button, element, showCounts } from "./common.js";
+import { COLORS, box, button, element, glide, showCounts } from "./common.js";
 
 const STYLE = `
 .alloc input[type=number] { width: 56px; border: 1px solid var(--muted); border-radius: 4px; padding: 2px 4px }
@@ -10,7 +10,7 @@ const STYLE = `
 .alloc .block.cached { border-style: dashed; background: var(--faint) } .alloc .block.free { color: var(--muted) } .alloc .block.touched { box-shadow: 0 0 0 2px var(--orange) }
 .alloc .block .id { font-size: 11px; color: var(--muted) } .alloc .block .who { font-weight: 600; min-height: 1.4em }
 .alloc .fill { display: flex; gap: 2px } .alloc .fill i { flex: 1; height: 7px; background: var(--line); border-radius: 1px }
-.alloc td button { padding: 1px 6px } .alloc .says { min-height: 1.6em; color: var(--orange) }`;
+.alloc [data-glide] { display: inline-block } .alloc td button { padding: 1px 6px } .alloc .says { min-height: 1.6em; color: var(--orange) }`;
 
 class Manager {
   constructor(numBlocks, blockSize, caching) {
@@ -159,7 +159,11 @@ function render({ data, el }) {
       element("label", {}, caching, " prefix caching"), "(starts anew)"));
   el.append(frame);
 
-  function draw() {
+  // A block's number moves from the free list to a table and back.
+  const number = (id, owner) => element("span", { "data-glide": `${id} ${owner}` }, String(id));
+  const listed = (ids, owner) => ids.flatMap((id) => [number(id, owner(id)), " "]).slice(0, -1);
+  const draw = () => glide(frame, drawNow);
+  function drawNow() {
     // The buttons of the table are made anew: the keyboard's focus stays where it was.
     const reached = frame.contains(document.activeElement) ? document.activeElement.dataset.do : null;
     let world = new World(setup), before = [];
@@ -184,7 +188,7 @@ function render({ data, el }) {
       }
       table.append(element("tr", { "data-request": name }, element("td", {}, mine),
         element("td", { "data-name": "tokens" }, String(request.written)),
-        element("td", { "data-name": "table" }, request.blocks.join(" ")), does));
+        element("td", { "data-name": "table" }, ...listed(request.blocks, (id) => ([...requests].find(([, r]) => r.blocks.includes(id))[0] === name ? "" : name))), does));
     }
 
     blocks.replaceChildren();
@@ -209,7 +213,7 @@ function render({ data, el }) {
         "data-block": String(id), "data-refs": String(manager.refs[id]), "data-cached": String(cached),
       }, element("div", { class: "id" }, `block ${id}${owners.length > 1 ? ` × ${owners.length}` : ""}`), who, bar));
     }
-    freeList.replaceChildren("free list, next one first: ", element("span", { "data-name": "free-list" }, manager.free.join(" ") || "empty"));
+    freeList.replaceChildren("free list, next one first: ", element("span", { "data-name": "free-list" }, ...(manager.free.length ? listed(manager.free, () => "") : ["empty"])));
 
     showCounts(counts, [["held", held], ["free", manager.free.length], ["empty places in held blocks", held * setup.block_size - used],
       ["tokens found in the cache", manager.stats.hit], ["blocks evicted", manager.stats.evicted], ["blocks copied", manager.stats.copied]]);
@@ -217,7 +221,7 @@ function render({ data, el }) {
     counts.append(element("span", { class: right ? "ok" : "wrong", "data-name": "invariant" }, `${held} + ${manager.free.length} ${right ? "=" : "≠"} ${manager.total}: ${right ? "no block is lost" : "a block is lost"}`));
     if (reached) frame.querySelector(`[data-do="${reached}"]`)?.focus();
   }
-  draw();
+  drawNow();
 }
 
 export default { render };

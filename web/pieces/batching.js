@@ -1,6 +1,6 @@
 // Static and continuous batching: who holds which place of the batch in which step, and how long answers lie about.
 
-import { COLORS, box, element, showCounts } from "./common.js";
+import { COLORS, box, element, glide, showCounts } from "./common.js";
 
 const STYLE = `
 .bat input[type=text] { width: min(26em, 100%); border: 1px solid var(--muted); border-radius: 5px; padding: 3px 6px }
@@ -33,8 +33,7 @@ function render({ data, el }) {
   const input = element("input", { type: "text", value: data.lengths.join(" "), "aria-label": "tokens of each answer" });
   const places = element("input", { type: "range", min: "1", max: "8", value: String(data.places), "aria-label": "places" });
   const shown = element("b"), says = element("p", { class: "wrong", role: "status" }), all = element("div", { "aria-live": "polite" });
-  input.addEventListener("input", draw);
-  places.addEventListener("input", draw);
+  for (const control of [input, places]) control.addEventListener("input", () => glide(all, draw));
   el.append(box("bat", STYLE, element("div", { class: "bar" }, element("label", {}, "tokens of each answer ", input), element("label", {}, "places in the batch ", places, " ", shown)), says, all));
 
   function draw() {
@@ -52,7 +51,7 @@ function render({ data, el }) {
       const span = (from, to) => `left:${(100 * from) / end}%;width:${(100 * (to - from)) / end}%`;
       rows.forEach((row, number) => {
         const name = String.fromCharCode(65 + (number % 26));
-        lines[row.place].append(element("i", { "data-steps": `${row.first} ${row.last} ${row.out}`, title: `${name}: steps ${row.first} to ${row.last}, handed out after ${row.out}`,
+        lines[row.place].append(element("i", { "data-glide": `${way} ${number}`, "data-steps": `${row.first} ${row.last} ${row.out}`, title: `${name}: steps ${row.first} to ${row.last}, handed out after ${row.out}`,
           style: `${span(row.first - 1, row.last)};background:${COLORS[number % COLORS.length]}` }, name));
         if (row.out > row.last) lines[row.place].append(element("i", { class: "waits", title: `${name} is written, and waits`, style: span(row.last, row.out) }));
       });

@@ -41,7 +41,8 @@ const LOOK = `
   --red: light-dark(#b83a30, #f0938b); --green: light-dark(#2a7a50, #6cc795); --green-tint: light-dark(#d8efe2, #1f4733);
   --code: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
   background: var(--paper); color: var(--ink); border: 1px solid var(--line); border-radius: 10px; padding: 14px;
-  font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere }
+  font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; box-sizing: border-box }
+.piece-box[aria-busy="true"] > :not(:has(textarea)) { opacity: .5 }
 [data-jp-theme-light="false"] .piece-box { color-scheme: dark }
 .piece-box :is(button, input, select, textarea) { font: inherit; color: inherit; background: var(--paper) }
 .piece-box :is(button, select) { border: 1px solid var(--muted); border-radius: 5px; padding: 3px 10px; min-height: 28px }
@@ -111,8 +112,10 @@ export function textField(text, most, lm, ask) {
   async function answer() {
     const wanted = input.value, tokenizer = await lm.tokenizer(), all = tokenizer.encode(wanted), ids = all.slice(0, most);
     status.textContent = all.length > most ? `Only the first ${most} of ${all.length} tokens are looked at.` : "";
-    if (ids.length) await ask(ids, tokenizer);
-    else status.textContent = "Write something: the model needs a beginning.";
+    if (!ids.length) return void (status.textContent = "Write something: the model needs a beginning.");
+    const frame = input.closest(".piece-box");  // what it shows is of the old text until the model has computed
+    frame?.setAttribute("aria-busy", "true");
+    try { await ask(ids, tokenizer); } finally { frame?.removeAttribute("aria-busy"); }
   }
   input.addEventListener("input", () => {
     const wanted = input.value;
@@ -162,9 +165,36 @@ export function player(milliseconds, show) {
 // What may be wider than a telephone scrolls, by keyboard as well.
 export const scrolling = (label, wide) => element("div", { class: "scrolls", tabindex: "0", role: "region", "aria-label": label }, wide);
 
+// Make a change, and let what it moved glide there: an element of `place` keeps its name in `data-glide`. Readers who
+// want no motion see the change at once.
+export function glide(place, change) {
+  const spots = () => [...place.querySelectorAll("[data-glide]")].map((node) => [node, node.dataset.glide, node.getBoundingClientRect()]);
+  const before = new Map(spots().map(([, name, spot]) => [name, spot]));
+  change();
+  if (!before.size || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+  for (const [node, name, { left, top }] of spots()) {
+    const old = before.get(name);
+    if (!old) node.animate([{ opacity: 0 }, { opacity: 1 }], 400);
+    else if (old.left !== left || old.top !== top) {
+      node.animate([{ transform: `translate(${old.left - left}px, ${old.top - top}px)` }, { transform: "none" }], { duration: 400, easing: "ease-in-out" });
+    }
+  }
+}
+
+// A piece grows and never shrinks: what stands below it is not pulled up by a state that needs less room.
+function keepHeight(frame) {
+  let width = 0;
+  new ResizeObserver(() => requestAnimationFrame(() => {
+    if (frame.clientWidth !== width) frame.style.minHeight = "";
+    width = frame.clientWidth;
+    frame.style.minHeight = `${frame.offsetHeight}px`;
+  })).observe(frame);
+}
+
 // The frame of a piece, with its look: name is a class of its own, style its own rules.
 export function box(name, style, ...children) {
   const frame = element("div", { class: "piece-box " + name }, element("style", {}, LOOK + style), ...children);
   keepKeys(frame);
+  keepHeight(frame);
   return frame;
 }

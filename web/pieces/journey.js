@@ -43,7 +43,7 @@ function render({ data, el, lm }) {
     links.push(link);
     return element("li", { "data-stage": section }, element("div", { class: "head" }, element("b", {}, name), link), ...inside);
   };
-  const frame = box("jou", STYLE, element("b", {}, "Follow a prompt to the next token"),
+  const frame = box("jou", STYLE,
     element("ol", { class: "stages" },
       stage("1. Tokens", "tokens", data.sections.tokens, says.tokens, tokens),
       stage("2. Vectors", "embeddings", data.sections.embeddings, says.vector, vector),
@@ -52,16 +52,12 @@ function render({ data, el, lm }) {
       stage("5. Scores", "stacking", data.sections.stacking, says.scores, scores),
       stage("6. Next token", "sampling", data.sections.sampling, element("p", { class: "next", "aria-live": "polite" }, "The most probable token: ", next), ...(lm ? [append] : []))));
   const field = lm ? textField(text, MOST_TOKENS, lm, ask) : element("p", {}, text);
-  frame.children[1].after(element("p", {}, element("small", {}, "Try: change the prompt, choose another token in stage 1, or append the next token. The address then holds your prompt, for the other sections and for others.")), field);
+  frame.children[0].after(field);
   el.append(frame);
 
   let writing = null;
   async function ask(ids, tokenizer) {
-    frame.setAttribute("aria-busy", "true");
-    try {
-      const trace = await lm.trace(ids, ["embedded", "attention"]);
-      state = stateOf(ids, tokenizer, trace);
-    } finally { frame.removeAttribute("aria-busy"); }
+    state = stateOf(ids, tokenizer, await lm.trace(ids, ["embedded", "attention"]));
     text = tokenizer.decode(ids);
     chosen = ids.length - 1;
     draw();

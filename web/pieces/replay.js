@@ -11,7 +11,7 @@ const STYLE = `
 .rep .budget { display: flex; height: 22px; background: var(--faint); border-radius: 3px; overflow: hidden } .rep .budget i { color: var(--paper); font: 600 12px/22px system-ui; text-align: center; overflow: hidden }
 .rep .scrolls, .rep .blocks { contain: layout paint } .rep .blocks { display: flex; flex-wrap: wrap; gap: 2px; margin: 6px 0 } .rep .blocks i { width: 17px; height: 17px; border-radius: 2px; background: var(--faint); font: 10px/17px system-ui; text-align: center; color: var(--paper) }
 .rep .blocks i.new { outline: 2px solid var(--ink); outline-offset: -2px } .rep .blocks i.evicted { outline: 2px solid var(--red); outline-offset: -2px }
-.rep .stood, .rep .fell { margin-left: 4px; padding: 0 2px; border-radius: 2px; white-space: pre } .rep .stood { background: var(--green-tint); color: var(--green) } .rep .fell { background: var(--orange-tint); color: var(--red); text-decoration: line-through }
+.rep .accepted, .rep .rejected { margin-left: 4px; padding: 0 2px; border-radius: 2px; white-space: pre } .rep .accepted { background: var(--green-tint); color: var(--green) } .rep .rejected { background: var(--orange-tint); color: var(--red); text-decoration: line-through }
 .rep input:is([type=search], [type=url]) { width: 9em; border: 1px solid var(--muted); border-radius: 4px; padding: 2px 6px }
 .rep .says { min-height: 3em }
 .rep .time { position: relative } .rep .line { width: 100%; height: 48px; display: block; background: var(--faint); border-radius: 3px; cursor: pointer }
@@ -24,10 +24,10 @@ const put = (node, text) => { if (node.shown !== text) node.textContent = node.s
 
 const MOST_ROWS = 40, MOST_CELLS = 1000, MOST_BYTES = 300e6, MOST_STEPS = 20000;
 
-// The drafts of a step, word by word: green ones stood, red ones did not.
+// The drafts of a step, word by word: green ones were accepted, red ones were not.
 function drafts(event, name) {
   const { words, accepted } = (event.drafts || {})[name] || { words: [], accepted: 0 };
-  return words.map((word, i) => element("span", { class: i < accepted ? "stood" : "fell" }, word || "·"));
+  return words.map((word, i) => element("span", { class: i < accepted ? "accepted" : "rejected" }, word || "·"));
 }
 
 // On the page a file of the reader's own can be looked at, or a server that runs; `lm` is there and says so.
@@ -42,10 +42,10 @@ function render({ data: recorded, el, lm }) {
   const counts = element("div", { class: "counts" }), says = element("div", { class: "says", "data-name": "says", "aria-live": "polite" });
   const line = element("canvas", { class: "line", height: "48", role: "img", "aria-label": "tokens of each step, and how many requests wait" }), mark = element("i");
   line.addEventListener("click", (event) => steps.go(Math.floor((event.offsetX / line.clientWidth) * data.events.length)));
-  const wait = button("next wait", "next step in which somebody waits", () => {
+  const wait = button("next wait", "next step in which a request waits", () => {
     const next = data.events.findIndex((event, i) => i > steps.at() && event.waiting);
     if (next >= 0) steps.go(next);
-    status.textContent = next < 0 ? "Nobody waits any more." : "";
+    status.textContent = next < 0 ? "No request waits any more." : "";
   });
   const filter = element("input", { type: "search", "aria-label": "request", placeholder: "all" });
   filter.addEventListener("input", () => steps.go(steps.at()));
@@ -136,7 +136,7 @@ function render({ data: recorded, el, lm }) {
     const count = (...states) => names.filter((n) => states.includes(people[n].state)).length;
     showCounts(counts, [["tokens in this step", tokens], ["running", event.running], ["waiting", event.waiting],
       ["blocks held", held], ["blocks free", event.free_blocks]]);
-    // Who waits has no name before its first step, in a file and in a stream.
+    // A request that waits has no name before its first step, in a file and in a stream.
     const right = held + event.free_blocks === data.num_blocks && count("running") === event.running && tokens <= data.budget
       && (data.silent || count("waiting", "preempted") === event.waiting);
     counts.append(element("span", { class: right ? "ok" : "wrong", "data-name": "invariant" },
@@ -145,7 +145,7 @@ function render({ data: recorded, el, lm }) {
 
   function wanted(name) { return name.includes(filter.value.trim()); }
 
-  // Everybody, or of many those who are here.
+  // All requests; of many only those that are here.
   function drawTable(event, people) {
     const here = names.length <= 12 || filter.value.trim() ? names.filter(wanted) : names.filter((n) => /running|waiting|preempted/.test(people[n].state) || n in event.finished);
     heads ??= element("tr", {}, ...[["request", "14%"], ["state", "16%"], ["this step", "10%"], ["computed of its tokens", "24%"], ["text", "36%"]]

@@ -5,8 +5,8 @@ import { likeliest } from "../model/sampling.js";
 
 const STYLE = `
 .spec .round { display: flex; flex-wrap: wrap; gap: 4px; align-items: baseline; margin: 3px 0; font: 13px/1.7 var(--code) }
-.spec .round span { border-radius: 3px; padding: 0 4px; white-space: pre } .spec .stood { background: var(--green-tint) }
-.spec .fell { background: var(--orange-tint); text-decoration: line-through } .spec .own { background: var(--blue-tint) }
+.spec .round span { border-radius: 3px; padding: 0 4px; white-space: pre } .spec .accepted { background: var(--green-tint) }
+.spec .rejected { background: var(--orange-tint); text-decoration: line-through } .spec .own { background: var(--blue-tint) }
 .spec small { color: var(--ink) } .spec .text { min-height: 3em }`;
 
 const MOST_PROMPT = 60, NEW_TOKENS = 32;
@@ -39,8 +39,8 @@ function render({ data, el, lm }) {
   const slider = element("input", { type: "range", min: "1", max: "8", value: String(data.num_drafts), "aria-label": "drafts a step" });
   const shown = element("b", {}, String(data.num_drafts)), counts = element("div", { class: "counts" });
   const list = element("div", {}), text = element("p", { class: "text", "data-name": "text", "aria-live": "polite" });
-  const key = element("small", {}, "one line a step of the large model: ", element("span", { class: "stood" }, "drafts that stood"), ", ",
-    element("span", { class: "fell" }, "drafts that fell"), ", ", element("span", { class: "own" }, "its own token"));
+  const key = element("small", {}, "one line a step of the large model: ", element("span", { class: "accepted" }, "accepted drafts"), ", ",
+    element("span", { class: "rejected" }, "rejected drafts"), ", ", element("span", { class: "own" }, "its own token"));
   slider.disabled = !lm;
   const frame = box("spec", STYLE, element("div", { class: "bar" }, element("label", {}, "drafts a step ", slider, " ", shown)), key, list, text, counts);
   el.append(frame);
@@ -58,13 +58,13 @@ function render({ data, el, lm }) {
 
   function draw(word, prompt, rounds) {
     list.replaceChildren(...rounds.map(({ drafts, accepted, own }) => element("div", { class: "round" },
-      ...drafts.map((draft, i) => element("span", { class: i < accepted ? "stood" : "fell" }, visible(word(draft)))),
+      ...drafts.map((draft, i) => element("span", { class: i < accepted ? "accepted" : "rejected" }, visible(word(draft)))),
       element("span", { class: "own" }, visible(word(own))))));
     const written = rounds.flatMap(({ drafts, accepted, own }) => [...drafts.slice(0, accepted), own]);
     text.replaceChildren(element("b", {}, prompt), written.map(word).join(""));
     const drafted = rounds.reduce((sum, r) => sum + r.drafts.length, 0), stood = rounds.reduce((sum, r) => sum + r.accepted, 0);
     showCounts(counts, [["tokens written", written.length], ["steps of the large model", rounds.length], ["drafted", drafted],
-      ["stood", drafted ? `${Math.round((100 * stood) / drafted)}%` : "–"], ["tokens a step", (written.length / rounds.length).toFixed(2)]]);
+      ["accepted", drafted ? `${Math.round((100 * stood) / drafted)}%` : "–"], ["tokens a step", (written.length / rounds.length).toFixed(2)]]);
   }
   draw((text) => text, data.text, data.rounds);
 }

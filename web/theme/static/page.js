@@ -74,5 +74,18 @@ addEventListener("toggle", reachable, true);  // what was folded had no size
 document.addEventListener("load", reachable, true);  // nor had a picture that had not arrived
 reachable();
 
+// ---- words of a task set the piece below them
+for (const words of document.querySelectorAll("[data-set]")) {
+  words.addEventListener("click", () => {
+    const live = words.closest("[data-piece]").querySelector(".live");
+    for (const setting of words.dataset.set.split("; ")) {
+      if (setting[0] === "!") { live.querySelector(`[data-do="${setting.slice(1)}"]`).click(); continue; }
+      const [label, value] = setting.split("="), control = live.querySelector(`[aria-label="${label}"]`);
+      if (control.type === "checkbox") control.checked = value === "on"; else control.value = value;
+      for (const type of ["input", "change"]) control.dispatchEvent(new Event(type, { bubbles: true }));
+    }
+  });
+}
+
 // ---- the pieces, with all that they need
 if (document.querySelector("[data-piece]")) import("./start.js").then(({ startPieces }) => startPieces());
