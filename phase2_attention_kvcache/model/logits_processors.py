@@ -13,24 +13,15 @@ from torch import Tensor
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 
 
-def changes_logits(p: SamplingParams, num_output: int) -> bool:
-    """True if a request uses anything in this file, once its answer has `num_output` tokens."""
-    penalised = p.repetition_penalty != 1 or p.frequency_penalty != 0 or p.presence_penalty != 0
-    banned = p.allowed_token_ids is not None or bool(p.bad_words_token_ids)
-    return penalised or banned or bool(p.logit_bias) or num_output < p.min_tokens
-
-
 def apply_logits_processors(
     logits: Tensor,
+    rows: Sequence[int],
     params: Sequence[SamplingParams],
     prompt_ids: Sequence[Sequence[int]],
     output_ids: Sequence[Sequence[int]],
     eos_token_ids: Collection[int],
 ) -> Tensor:
-    """Logits [B, vocab] as the requests ask: a changed copy in float32, or the same tensor if none asks."""
-    rows = [i for i, p in enumerate(params) if changes_logits(p, len(output_ids[i]))]
-    if not rows:
-        return logits
+    """Logits [B, vocab] with these rows changed as their requests ask: a copy in float32."""
     changed = logits.float().clone()
     for i in rows:
         row, p, output = changed[i], params[i], output_ids[i]

@@ -121,7 +121,11 @@ class Sampler:
         return probs
 
     def _process(
-        self, logits: torch.Tensor, params: Sequence[SamplingParams], *ids: Sequence[Sequence[int]]
+        self,
+        logits: torch.Tensor,
+        params: Sequence[SamplingParams],
+        prompt_ids: Sequence[Sequence[int]],
+        output_ids: Sequence[Sequence[int]],
     ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
         """The logits after `logits_processors.py`, and the most probable token of each row, on the device and here.
 
@@ -129,9 +133,11 @@ class Sampler:
         """
         best, likeliest = logits.max(dim=-1)  # the largest of a row with a NaN is NaN
         broken = ~torch.isfinite(best)
-        changed = apply_logits_processors(logits, params, *ids, self.eos_token_ids)
-        found = likeliest
-        if changed is not logits:
+        changed, found = logits, likeliest
+        if rows := [i for i, p in enumerate(params) if p.changes_logits(len(output_ids[i]))]:
+            changed = apply_logits_processors(
+                logits, rows, params, prompt_ids, output_ids, self.eos_token_ids
+            )
             best, likeliest = changed.max(dim=-1)
             found = likeliest.masked_fill(~torch.isfinite(best), INFINITE).masked_fill(
                 best == -math.inf, BANNED

@@ -93,6 +93,12 @@ class SamplingParams:
         """True if the most probable token is always taken."""
         return self.temperature < GREEDY_BELOW
 
+    def changes_logits(self, num_output: int) -> bool:
+        """True if `logits_processors.py` has something to do, once the answer has `num_output` tokens."""
+        penalised = self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
+        banned = self.allowed_token_ids is not None or bool(self.bad_words_token_ids)
+        return penalised or banned or bool(self.logit_bias) or num_output < self.min_tokens
+
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise a ValueError if a token id named here is not in a vocabulary of this size."""
         for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
@@ -117,10 +123,6 @@ class SamplingParams:
         """Those of answer `index` of n as a request: seed + index, as in vLLM; only the first reports on the prompt."""
         seed = None if self.seed is None else (self.seed + index) % 2**64
         return self._with(n=1, seed=seed, prompt_logprobs=None if index else self.prompt_logprobs)
-
-    def with_seed(self, seed: int) -> SamplingParams:
-        """A copy with this seed. It shares the values that are computed once."""
-        return self._with(seed=seed)
 
     def _with(self, **changes: Any) -> SamplingParams:
         vars(other := copy(self)).update(changes)

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from labkit.machine import memory_bytes
 from phase2_attention_kvcache.model.layers import GeluMLP
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear
 from phase3_paged_attention.paging import KVStorage
-from phase4_scheduler.cpu.linear import float_linear, quantized_linear
+from phase4_scheduler.cpu.linear import CPUGeluMLP, float_linear, quantized_linear
 from phase4_scheduler.engine import EngineConfig, ModelRunner
 
 SMALL = 1 << 15  # weights of a matrix: below this no choice can be felt, so the layer stays as it is
@@ -27,18 +27,6 @@ class CPURunner(ModelRunner):
         cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None = None
     ) -> Self:
         return super().create(prepare(model), config, num_blocks, storage)
-
-
-class CPUGeluMLP(GeluMLP):
-    """An MLP whose first layer applies the activation."""
-
-    def __init__(self, mlp: GeluMLP, up: nn.Module, down: nn.Module) -> None:
-        nn.Module.__init__(self)
-        self.__dict__.update(mlp.__dict__ | {"_modules": {"up": up, "down": down}})
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: [N, d_model] -> [N, d_model]."""
-        return self.down(self.up(x))
 
 
 def prepare(model: Transformer) -> Transformer:

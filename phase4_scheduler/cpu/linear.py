@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from phase2_attention_kvcache.model.layers import GeluMLP
 from phase2_attention_kvcache.quantization.quantized_formats import GROUP
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear
 from phase3_paged_attention.paging import compiled_kernel
@@ -51,6 +52,18 @@ class CPULinear(nn.Module):
         """x: [N, in] -> [N, out]."""
         n = len(x)
         return (self._few[n] if n < len(self._few) else self._many)(x)
+
+
+class CPUGeluMLP(GeluMLP):
+    """An MLP whose first layer applies the activation."""
+
+    def __init__(self, mlp: GeluMLP, up: nn.Module, down: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self.__dict__.update(mlp.__dict__ | {"_modules": {"up": up, "down": down}})
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [N, d_model] -> [N, d_model]."""
+        return self.down(self.up(x))
 
 
 def float_linear(

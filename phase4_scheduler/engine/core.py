@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
+import phase4_scheduler
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import BlockManager
-from phase4_scheduler import ASSEMBLY
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.model_runner import ModelRunner, Sampled
 from phase4_scheduler.engine.request import Request
@@ -171,8 +171,8 @@ def build_core(
     Args:
         parts: what the assembly takes beside it: parts of your own, and settings of extensions.
     """
-    if ASSEMBLY is not None:
-        return import_module(ASSEMBLY).build_core(model, config, clock=clock, **parts)
+    if phase4_scheduler.ASSEMBLY is not None:
+        return import_module(phase4_scheduler.ASSEMBLY).build_core(model, config, clock=clock, **parts)
     longest = config.max_model_len or model.config.max_context
     manager = BlockManager(config.num_blocks, config.block_size, config.enable_prefix_caching)
     scheduler = Scheduler(replace(config, max_model_len=longest), manager)

@@ -11,12 +11,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import phase4_scheduler
 from labkit.interrupts import ctrl_c_waits
+from labkit.machine import pick_device
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens import Tokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer, Tokenizer
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase4_scheduler import ASSEMBLY
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import Clock, EngineCore, EngineCoreOutputs, build_core
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
@@ -68,7 +69,11 @@ class LLMEngine:
         Raises:
             LabError: no such model or device. ValueError: a setting out of range, or unknown.
         """
-        return import_module(ASSEMBLY).load_engine(cls, find_model(path_or_name), dtype, device, settings)
+        folder = find_model(path_or_name)
+        if phase4_scheduler.ASSEMBLY is not None:
+            return import_module(phase4_scheduler.ASSEMBLY).load_engine(cls, folder, dtype, device, settings)
+        model = Transformer.from_pretrained(folder, dtype, pick_device(device))
+        return cls(model, BPETokenizer.from_file(folder / "tokenizer.json"), EngineConfig(**settings))
 
     @property
     def has_unfinished_requests(self) -> bool:

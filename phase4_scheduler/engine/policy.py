@@ -5,39 +5,29 @@ The scheduler does not know which policy it has. No queue is searched from end t
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from phase4_scheduler.engine.request import Request
 
 
-class Fcfs:
-    """First come, first served. A policy of your own has the same methods."""
-
-    def __init__(self) -> None:
-        self._requests: OrderedDict[str, Request] = OrderedDict()
+class Fcfs(OrderedDict[Request, None]):
+    """First come, first served: the waiting requests, in the order of admission. A policy of your own has the same methods."""
 
     def push(self, request: Request) -> None:
         """Queue up a request that has just come."""
-        self._requests[request.request_id] = request
+        self[request] = None
 
     def put_back(self, request: Request) -> None:
         """Queue up a preempted request: at the very front."""
-        self._requests[request.request_id] = request
-        self._requests.move_to_end(request.request_id, last=False)
+        self[request] = None
+        self.move_to_end(request, last=False)
 
     def head(self) -> Request:
         """The request to be admitted next."""
-        return next(iter(self._requests.values()))
+        return next(iter(self))
 
     def remove(self, request: Request) -> None:
-        del self._requests[request.request_id]
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[Request]:
-        """The requests in the order of admission."""
-        return iter(self._requests.values())
+        del self[request]
 
     def victim(self, running: Sequence[Request]) -> Request:
         """The request to preempt, the last to come; `running` is in the order of admission."""
@@ -49,28 +39,19 @@ def urgency(request: Request) -> tuple[int, float, str]:
     return request.priority, request.arrival_time, request.request_id
 
 
-class Priority:
+class Priority(list[Request]):
     """The most urgent first, in a sorted list. The least urgent is preempted, and goes back to its place."""
 
-    def __init__(self) -> None:
-        self._requests: list[Request] = []
-
     def push(self, request: Request) -> None:
-        insort(self._requests, request, key=urgency)
+        insort(self, request, key=urgency)
 
     put_back = push
 
     def head(self) -> Request:
-        return self._requests[0]
+        return self[0]
 
     def remove(self, request: Request) -> None:
-        del self._requests[bisect_left(self._requests, urgency(request), key=urgency)]
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
+        del self[bisect_left(self, urgency(request), key=urgency)]
 
     def victim(self, running: Sequence[Request]) -> Request:
         # Of equals the one admitted first, as in vLLM: the answers to one prompt arrive at the same time.

@@ -58,10 +58,6 @@ class SchedulerOutput:
     scheduled: list[Scheduled] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
 
-    @property
-    def num_batched_tokens(self) -> int:
-        return sum(s.num_tokens for s in self.scheduled)
-
     def drop(self, request: Request) -> None:
         """Take a request out of the step again, if it is in it."""
         for i, s in enumerate(self.scheduled):

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from phase2_attention_kvcache.model.logits_processors import changes_logits
 from phase2_attention_kvcache.model.sampling import BadLogitsError, draw_tokens
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
@@ -238,7 +237,7 @@ class AsyncCore(EngineCore):
 def runs_ahead(request: Request) -> bool:
     """Whether the next token is sampled alike when the host does not know the last one. (A subclass may bring anything.)"""
     p = request.params
-    return type(p) is SamplingParams and p.logprobs is p.prompt_logprobs is None and not changes_logits(p, 0)
+    return type(p) is SamplingParams and p.logprobs is p.prompt_logprobs is None and not p.changes_logits(0)
 
 
 class AsyncScheduling(Feature):

@@ -33,7 +33,6 @@ from labkit.errors import LabError
 from labkit.machine import pick_device
 from labkit.models import find_model
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
-from phase2_attention_kvcache.model.logits_processors import changes_logits
 from phase2_attention_kvcache.model.sampling import BadLogitsError, SampledTokens, Sampler, draw_points
 from phase3_paged_attention.paging import StepLayout
 from phase4_scheduler.engine.request import Request
@@ -247,7 +246,7 @@ class RemoteLogits:
         points: list[float | None] = [None] * len(requests)
         for i, point in zip(drawn, draw_points(generators, sampler.generator).tolist(), strict=True):
             points[i] = point
-        looks = [changes_logits(r.params, len(r.output_token_ids)) for r in requests]
+        looks = [r.params.changes_logits(len(r.output_token_ids)) for r in requests]
         prompts = [r.prompt_token_ids if look else () for r, look in zip(requests, looks)]
         outputs = [
             r.output_token_ids if look else range(len(r.output_token_ids)) for r, look in zip(requests, looks)

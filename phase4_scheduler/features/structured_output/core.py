@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from phase1_tokens_embeddings.tokens import Tokenizer
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase4_scheduler.assembly import Feature, load_tokenizer
+from phase4_scheduler.assembly import Feature
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore, EngineCoreOutput
 from phase4_scheduler.engine.model_runner import ModelRunner, Sampled, StepBatch
 from phase4_scheduler.engine.request import Request, RequestStatus
 from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerOutput
-from phase4_scheduler.features.structured_output.grammar import GrammarCompiler, RequestGrammar
+from phase4_scheduler.features.structured_output.grammar import LazyCompiler, RequestGrammar
 
 Grammars = dict[Request, "Future[RequestGrammar]"]
 LONGEST_PAUSE = 0.05  # seconds in which an engine that waits for a grammar alone hears no command
@@ -151,41 +148,6 @@ class StructuredCore(EngineCore):
         grammar = future.result()
         grammar.read(request.output_token_ids)
         return drafts.first(max(0, grammar.num_allowed([*sampled, *drafts.token_ids]) - len(sampled)))
-
-
-class LazyCompiler:
-    """A `GrammarCompiler` that is made for the first request that needs it, in threads of its own.
-
-    Args:
-        tokenizer: or the folder from which it is loaded then.
-    """
-
-    def __init__(self, tokenizer: Tokenizer | Path, model: Transformer) -> None:
-        self._tokenizer, self._config = tokenizer, model.config
-        self._making = threading.Lock()
-        self._made: GrammarCompiler | None = None
-        self._threads: ThreadPoolExecutor | None = None
-
-    def __call__(self) -> GrammarCompiler:
-        with self._making:
-            if self._made is None:
-                tokenizer, config = self._tokenizer, self._config
-                tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, Path) else tokenizer
-                self._made = GrammarCompiler(tokenizer, config.vocab_size, config.eos_token_ids)
-        return self._made
-
-    def submit(self, source: str) -> Future[RequestGrammar]:
-        """Have a grammar compiled. Raises ValueError: the model has no tokenizer, or no end of text."""
-        if self._tokenizer is None:
-            raise ValueError(
-                "structured_outputs need the tokenizer: use LLMEngine.from_pretrained, or give the engine "
-                "structured_tokenizer=..."
-            )
-        if not self._config.eos_token_ids:
-            raise ValueError("structured_outputs need an end-of-text token, and this model has none")
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(((os.cpu_count() or 1) + 1) // 2, "grammar")
-        return self._threads.submit(lambda: self().start(source))
 
 
 class StructuredOutput(Feature):

@@ -9,13 +9,19 @@ Source: https://github.com/guidance-ai/llguidance, docs/toktrie.md.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from phase1_tokens_embeddings.tokens import Tokenizer
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase4_scheduler.assembly import load_tokenizer
 from phase4_scheduler.features.structured_output.params import one_line
 
 if TYPE_CHECKING:
@@ -116,6 +122,41 @@ class GrammarCompiler:
         bits = np.unpackbits(masks.view(np.uint8), axis=1, count=known, bitorder="little")
         np.equal(bits, 0, out=banned[:, :known])
         return banned
+
+
+class LazyCompiler:
+    """A `GrammarCompiler` that is made for the first request that needs it, in threads of its own.
+
+    Args:
+        tokenizer: or the folder from which it is loaded then.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | Path, model: Transformer) -> None:
+        self._tokenizer, self._config = tokenizer, model.config
+        self._making = threading.Lock()
+        self._made: GrammarCompiler | None = None
+        self._threads: ThreadPoolExecutor | None = None
+
+    def __call__(self) -> GrammarCompiler:
+        with self._making:
+            if self._made is None:
+                tokenizer, config = self._tokenizer, self._config
+                tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, Path) else tokenizer
+                self._made = GrammarCompiler(tokenizer, config.vocab_size, config.eos_token_ids)
+        return self._made
+
+    def submit(self, source: str) -> Future[RequestGrammar]:
+        """Have a grammar compiled. Raises ValueError: the model has no tokenizer, or no end of text."""
+        if self._tokenizer is None:
+            raise ValueError(
+                "structured_outputs need the tokenizer: use LLMEngine.from_pretrained, or give the engine "
+                "structured_tokenizer=..."
+            )
+        if not self._config.eos_token_ids:
+            raise ValueError("structured_outputs need an end-of-text token, and this model has none")
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(((os.cpu_count() or 1) + 1) // 2, "grammar")
+        return self._threads.submit(lambda: self().start(source))
 
 
 class _Vocabulary:

@@ -455,11 +455,11 @@ def test_a_step_does_not_go_through_the_tokens_that_a_request_names():
         logit_bias={6: 100, 7: 100}, bad_words=["ab", "c"],
     ).fitted(VOCAB, words.__getitem__)  # fmt: skip
     logits = random_logits(1, rows=2)
-    first = sample(logits, [p, p.with_seed(1)], outputs=[[1], [4]], eos=0)
+    first = sample(logits, [p, p.for_answer(1)], outputs=[[1], [4]], eos=0)
     for name in ("stop_token_ids", "allowed_token_ids", "bad_words_token_ids"):
         object.__setattr__(p, name, Untouchable(getattr(p, name)))
     object.__setattr__(p, "logit_bias", None)
-    assert sample(logits, [p, p.with_seed(2)], outputs=[[1], [4]], eos=0) == first
+    assert sample(logits, [p, p.for_answer(2)], outputs=[[1], [4]], eos=0) == first
     assert first.token_ids == [6, 6]
 
 

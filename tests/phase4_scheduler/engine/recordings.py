@@ -93,7 +93,7 @@ class Replay:
 
     def decision(self, number: int, output: SchedulerOutput) -> Step:
         """What a recording tells of a step that has just been decided."""
-        assert output.num_batched_tokens <= self.config["max_num_batched_tokens"]
+        assert sum(s.num_tokens for s in output.scheduled) <= self.config["max_num_batched_tokens"]
         scheduled = {s.request.request_id: s for s in output.scheduled}
         return {
             "step": number,

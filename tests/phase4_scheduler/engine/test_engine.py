@@ -369,7 +369,7 @@ def test_own_parts_are_used(tiny):
 
 def test_the_core_runs_without_the_assembly(tiny, make_prompts, monkeypatch):
     """No backend, no feature, no part of one's own."""
-    monkeypatch.setattr("phase4_scheduler.engine.core.ASSEMBLY", None)
+    monkeypatch.setattr("phase4_scheduler.ASSEMBLY", None)
     engine, prompts = tiny.engine(num_blocks=15, block_size=4), make_prompts(8, 400, lengths=(1, 20))
     assert (type(engine.core), type(engine.core.scheduler)) == (EngineCore, Scheduler)
     tiny.assert_greedy(prompts, tokens_of(engine.generate(prompts, GREEDY)))

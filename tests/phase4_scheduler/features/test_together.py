@@ -151,8 +151,8 @@ class Life(RuleBasedStateMachine):
     def one_step(self, stop=False, fault=None):
         scheduler, config, size = self.scheduler, self.scheduler.config, self.manager.block_size
         output = scheduler.schedule()
-        assert output.num_batched_tokens == sum(s.num_tokens for s in output.scheduled)
-        assert output.num_batched_tokens + self.slots * len(output.scheduled) <= config.max_num_batched_tokens
+        num_tokens = sum(s.num_tokens for s in output.scheduled)
+        assert num_tokens + self.slots * len(output.scheduled) <= config.max_num_batched_tokens
         assert len({id(s.request) for s in output.scheduled}) == len(output.scheduled)
         assert not {id(r) for r in output.preempted} & {id(s.request) for s in output.scheduled}
         for kind, source, target in getattr(self.manager, "take_copies", list)():
