@@ -7,9 +7,9 @@ Source: vllm/entrypoints/openai/completion/protocol.py and chat_completion/proto
 
 import json
 from dataclasses import fields
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, create_model, model_validator
 from starlette.responses import JSONResponse
 
 from labkit.foreign import quoted, visible
@@ -127,7 +127,14 @@ class ResponseFormat(BaseModel, extra="allow"):
         return {"structural_tag": self.model_extra} if self.type == "structural_tag" else None
 
 
-class Generation(BaseModel):
+# Each sampling parameter is a field of a request. The classes below redefine those that have a type of their own in HTTP.
+TYPES = get_type_hints(SamplingParams)
+OF_ENDPOINTS = {"max_tokens", "logprobs"}  # completions and chat give them different meanings
+SAMPLING = [field.name for field in fields(SamplingParams) if field.init and field.name not in OF_ENDPOINTS]
+SamplingFields = create_model("SamplingFields", **{name: (TYPES[name] | None, None) for name in SAMPLING})
+
+
+class Generation(SamplingFields, BaseModel):
     """The fields that completions and chat have in common: how to choose tokens, when to stop, what to report."""
 
     model: str | None = None
@@ -139,13 +146,6 @@ class Generation(BaseModel):
     structured_outputs: dict[str, Any] | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
     logit_bias: Annotated[dict[int, float] | None, BeforeValidator(as_biases)] = None
     stop_token_ids: Items[int] | None = None
     allowed_token_ids: Items[int] | None = None
@@ -154,10 +154,8 @@ class Generation(BaseModel):
     ignore_eos: bool = False
     min_tokens: int = 0
     skip_special_tokens: bool = True
-    prompt_logprobs: int | None = None
     return_token_ids: bool | None = None
     priority: Int64 = 0
-    cache_salt: str | None = None
     request_id: str | None = None
     return_tokens_as_token_ids: bool | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**63 - 1)] | None = None
@@ -210,15 +208,12 @@ class Generation(BaseModel):
             raise ApiError("bad_words holds nothing but spaces", "bad_words")
         if (self.temperature or 0) > HIGHEST_TEMPERATURE:
             raise ApiError(f"temperature is {self.temperature}: at most {HIGHEST_TEMPERATURE}", "temperature")
+        # Their ranges are checked in one place, where they are made.
         given = {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
         own = {"max_tokens": max_tokens, "logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
         if (constraint := self.constraint()) is None:
             return SamplingParams(**given | own)
         return StructuredSamplingParams(**given | own, structured_outputs=constraint)
-
-
-# What a request hands on as it is: the ranges of these fields are checked in one place, where they are made.
-SAMPLING = [field.name for field in fields(SamplingParams) if field.name in Generation.model_fields]
 
 
 class CompletionRequest(Generation):
