@@ -2,8 +2,7 @@
 
     python phase2_attention_kvcache/training/train_model.py --text TEXTS --valid VALID.txt --preset tales --out my_model
 
-This is how the course's own models `tales` and `tales-draft` were made. It can be stopped at any time
-(Ctrl-C) and started again with the same arguments: it goes on where it was.
+This is how the course's own models `tales` and `tales-draft` were made.
 
 Texts are .txt files; several documents in one file are parted by a line `<|endoftext|>`.
 """
@@ -13,8 +12,6 @@ import gzip
 import json
 import math
 import os
-import pickle
-import sys
 import time
 from pathlib import Path
 
@@ -198,71 +195,47 @@ def main() -> None:
     optimizers = make_optimizers(model)
     loss_of = make_loss(model, device, compiled=not args.no_compile)
 
-    state_file = args.out / "training_state.pt"
-    step, seconds, log = 0, 0.0, []
-    if state_file.exists():
-        try:
-            state = torch.load(state_file, map_location=device, weights_only=True)
-        except (pickle.UnpicklingError, RuntimeError, EOFError):
-            raise SystemExit(f"{state_file} is not the state of a run: delete it to start again") from None
-        model.load_state_dict(state["model"])
-        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        step, seconds, log = state["step"], state["seconds"], state["log"]
-        print(f"going on at step {step}", flush=True)
+    seconds, log = 0.0, []
     base_rates = [[3e-3], [2e-3, 2e-3]]
-
-    def save_state() -> None:
-        state = dict(model=model.state_dict(), optimizers=[o.state_dict() for o in optimizers])
-        torch.save(state | dict(step=step, seconds=seconds, log=log), state_file.with_suffix(".tmp"))
-        state_file.with_suffix(".tmp").replace(state_file)
-
-    # Each step draws its windows from (seed, step) alone, so a resumed run sees the same data.
     model.train()
-    try:
-        while step < args.steps:
-            began = time.perf_counter()
-            window = window_at(step, args.steps)
-            per_step = TOKENS_PER_STEP // window
-            first = step * TOKENS_PER_STEP  # tokens seen so far
-            epoch, offset = divmod(first, len(ids) - 2 * window)
-            starts = windows_of_epoch(ids, window, np.random.default_rng([args.seed, epoch, window]))
-            chosen = [starts[(offset // window + i) % len(starts)] for i in range(per_step)]
-            batch = torch.from_numpy(np.stack([ids[s : s + window + 1] for s in chosen])).to(device)
+    for step in range(args.steps):
+        began = time.perf_counter()
+        window = window_at(step, args.steps)
+        per_step = TOKENS_PER_STEP // window
+        first = step * TOKENS_PER_STEP  # tokens seen so far
+        epoch, offset = divmod(first, len(ids) - 2 * window)
+        starts = windows_of_epoch(ids, window, np.random.default_rng([args.seed, epoch, window]))
+        chosen = [starts[(offset // window + i) % len(starts)] for i in range(per_step)]
+        batch = torch.from_numpy(np.stack([ids[s : s + window + 1] for s in chosen])).to(device)
 
-            scale = learning_rate_scale(step, args.steps)
-            for optimizer, rates in zip(optimizers, base_rates, strict=True):
-                for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                    group["lr"] = rate * scale
-            loss = loss_of(batch[:, :-1], batch[:, 1:])
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            step += 1
-            seconds += time.perf_counter() - began
+        scale = learning_rate_scale(step, args.steps)
+        for optimizer, rates in zip(optimizers, base_rates, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * scale
+        loss = loss_of(batch[:, :-1], batch[:, 1:])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        seconds += time.perf_counter() - began
 
-            row = dict(step=step, tokens=step * TOKENS_PER_STEP, loss=round(loss.item(), 4))
-            if step % EVALUATE_EVERY == 0 or step == args.steps:
-                quick = bits_per_byte(model, valid_ids, valid_bytes, window, limit=16 * CONTEXT)
-                row["valid_bits_per_byte"] = round(quick, 4)
-            if step % 10 == 0 or step == args.steps:
-                log.append(row)
-                speed = TOKENS_PER_STEP / (time.perf_counter() - began)
-                left = (args.steps - step) * seconds / step / 60
-                valid = row.get("valid_bits_per_byte")
-                print(
-                    f"step {step:5}/{args.steps}  loss {row['loss']:.3f}  window {window:4}  "
-                    f"{speed:6.0f} tok/s  about {left:.0f} min left  "
-                    + (f"valid {valid:.3f} bits/byte" if valid else ""),
-                    flush=True,
-                )
-            if step % EVALUATE_EVERY == 0:
-                save_state()
-    except KeyboardInterrupt:
-        save_state()
-        sys.exit(f"\nstopped at step {step}; the same command goes on from here")
+        done = step + 1
+        row = dict(step=done, tokens=done * TOKENS_PER_STEP, loss=round(loss.item(), 4))
+        if done % EVALUATE_EVERY == 0 or done == args.steps:
+            quick = bits_per_byte(model, valid_ids, valid_bytes, window, limit=16 * CONTEXT)
+            row["valid_bits_per_byte"] = round(quick, 4)
+        if done % 10 == 0 or done == args.steps:
+            log.append(row)
+            speed = TOKENS_PER_STEP / (time.perf_counter() - began)
+            left = (args.steps - done) * seconds / done / 60
+            valid = row.get("valid_bits_per_byte")
+            print(
+                f"step {done:5}/{args.steps}  loss {row['loss']:.3f}  window {window:4}  "
+                f"{speed:6.0f} tok/s  about {left:.0f} min left  "
+                + (f"valid {valid:.3f} bits/byte" if valid else ""),
+                flush=True,
+            )
 
     cpu = f"{os.cpu_count()} cores of an {cpu_name()} CPU"
     model = model.to(torch.bfloat16)

@@ -4,7 +4,6 @@
 
 With the same seed all of them read the same windows of the text in the same order. From seed to seed these differ, and where
 the initial weights, which shows the effect of chance. The model is the course's own, with an object for training behind `kv.attend`.
-It can be stopped at any time (Ctrl-C) and started again with the same arguments: runs that are done stay done.
 `families_lab.py` shows the results.
 """
 
@@ -158,13 +157,10 @@ def main() -> None:
         tokens_per_step=WINDOWS_PER_STEP * WINDOW,
         tokens_of_text=len(ids),
         valid_tokens=valid[:, 1:].numel(),
-        runs=json.loads(args.out.read_text())["runs"] if args.out.exists() else [],
+        runs=[],
     )
-    done = {(r["recipe"], r["seed"]) for r in result["runs"]}
     for seed in range(args.seeds):
         for recipe in RECIPES:
-            if (recipe.name, seed) in done:
-                continue
             began = time.perf_counter()
             found = train(recipe, seed, ids, valid, args.steps)
             result["runs"].append(found)

@@ -29,7 +29,7 @@ def test_as_many_parameters_with_gelu():
     assert count(by_name["GELU"]) == count(ALL)
 
 
-def test_it_learns_and_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
+def test_it_learns(monkeypatch, tmp_path):
     text, out = tmp_path / "text.txt", tmp_path / "out.json"
     text.write_text("The fox said to the hare: good day. The owl said to the king: good night. " * 200)
     monkeypatch.setattr(train_without, "WINDOWS_PER_STEP", 1)
@@ -44,12 +44,6 @@ def test_it_learns_and_goes_on_where_it_was(monkeypatch, tmp_path, capsys):
     runs = json.loads(out.read_text())["runs"]
     assert [r["recipe"] for r in runs] == [RECIPES[0].name, RECIPES[7].name]
     assert all(r["valid_loss"] < r["losses"][0] - 0.5 for r in runs)
-    out.write_text(out.read_text().replace(f'"{RECIPES[7].name}"', '"another"'))
-    capsys.readouterr()
-    train_without.main()
-    assert RECIPES[0].name not in capsys.readouterr().out  # it was done
-    again = json.loads(out.read_text())["runs"]
-    assert again[0] == runs[0] and again[2]["losses"] == runs[1]["losses"]
 
 
 def test_what_is_told_is_what_was_trained():
