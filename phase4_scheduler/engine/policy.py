@@ -11,7 +11,10 @@ from phase4_scheduler.engine.request import Request
 
 
 class Fcfs(OrderedDict[Request, None]):
-    """First come, first served: the waiting requests, in the order of admission. A policy of your own has the same methods."""
+    """First come, first served. A policy is the queue itself: the waiting requests in the order of admission.
+
+    A policy of your own is such a collection, too (`len`, iteration), with these methods.
+    """
 
     def push(self, request: Request) -> None:
         """Queue up a request that has just come."""
