@@ -344,7 +344,7 @@ def products():
     a = torch.randn(1500, 1500); (a @ a).sum(); (a + a).exp().sum(); torch.sort(a)
 def answer():  # numba ends a process that was forked after its threads began: the sandbox leaves it out
     engine = LLMEngine.from_pretrained('tales', dtype='float32', device='cpu')
-    return [list(o.token_ids) for o in engine.generate(['Once upon a time', 'The dog'], SamplingParams(temperature=0))]
+    return [list(o.token_ids) for o in engine.generate(['Once upon a time', 'The dog'], SamplingParams(temperature=0, max_tokens=4))]
 products()
 before = answer()
 def grade(f):

@@ -87,7 +87,7 @@ from exercises.judging import registry
 from exercises.grading import *
 def grade(add):
     expect_equal(guard(add, 1, 2), 3, "add(1, 2)")
-exercise = Exercise("p1t1_add", ("add",), grade, seconds=5.0)
+exercise = Exercise("p1t1_add", ("add",), grade, seconds=1.0)
 registry.find = lambda name: exercise
 """
 TRIED = {  # the line of the answer -> the line in place of a traceback

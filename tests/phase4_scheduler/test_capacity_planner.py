@@ -54,7 +54,7 @@ def lab_of(*argv):
     return Lab(script, parser.parse_args(list(map(str, argv))), Page())
 
 
-@pytest.mark.parametrize("rate", [0.1, 1, 10, 100, 10_000, 10**6])
+@pytest.mark.parametrize("rate", [0.1, 10, 10**6])
 def test_no_plan_is_below_what_the_computing_alone_keeps_busy(rate):
     """A replica gets just so much done while requests wait. The estimate is made here once more, from the steps' seconds."""
     task = capacity_task.the_task(

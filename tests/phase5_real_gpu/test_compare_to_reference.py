@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from labkit.errors import LabError
 from phase4_scheduler.simulator.kernel_table import FOLDER as RECORDED
 from phase5_real_gpu import compare_to_reference
+from phase5_real_gpu.comparing import quick_measurements
 from phase5_real_gpu.comparing.comparison import CLOSE, compare, imagine, judge, like_cards, pick_reference
+from phase5_real_gpu.measuring.engine_cases import plan_for
 from phase5_real_gpu.measuring.kernel_cases import DECODE_B64
 from phase5_real_gpu.measuring.measurements import Limits, Measurement, as_records
 from phase5_real_gpu.measuring.reference_files import (
@@ -378,7 +380,9 @@ def test_script_beside_an_article_and_what_others_published(tmp_path, run_script
     assert "TensorRT-LLM 1.0, Llama 3.1 8B FP8" in " ".join(said.split()) and "12,194" in said
 
 
-def test_script_measures_this_machine(tmp_path, run_script):
+def test_script_measures_this_machine(tmp_path, run_script, monkeypatch):
+    few = dataclasses.replace(plan_for("cpu", quick=True), isls=(10, 100), batches=(1, 8), mixed=(1, 4, 4))
+    monkeypatch.setattr(quick_measurements, "plan_for", lambda *_, **__: few)
     data = run_script(compare_to_reference, "--quick", "--device", "cpu")
     assert "itl-from-its-parts" in data["claims"]
     names = {x.name for x in read_reference(tmp_path / "report.json").measurements}
