@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from phase2_attention_kvcache.model.caches import AttentionRule
 from phase2_attention_kvcache.model.config import ModelConfig
+from phase2_attention_kvcache.model.transformer import Transformer
 
 unshrunk = settings(phases=[Phase.explicit, Phase.generate])
 """For kernels: looking for a smaller example would take Triton's interpreter minutes."""
@@ -39,3 +40,11 @@ def plain_attention(q, keys, values, rule: AttentionRule | None = None) -> torch
             scores = rule.softcap * torch.tanh(scores / rule.softcap)
         out[i] = torch.einsum("hk,khd->hd", scores.softmax(-1), values[sees])
     return out
+
+
+def contrasted(model: Transformer) -> Transformer:
+    """A random model with matrices ten times as large: attention is far from uniform, and what came before decides what comes."""
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            parameter *= 10
+    return model

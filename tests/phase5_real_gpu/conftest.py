@@ -21,6 +21,7 @@ from phase5_real_gpu.fused.fp8_kv_cache import fp8_problem
 from phase5_real_gpu.kernels import paged_decode, paged_prefill
 from phase5_real_gpu.kernels.gpu_runner import Recording
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
+from tests import properties
 from tests.properties import with_rules
 
 DEVICE = "cuda" if HAS_TRITON and not INTERPRETED else "cpu"
@@ -49,18 +50,8 @@ def plain_attention(
 
     0 where there is no token to attend to.
     """
-    q, keys, values = q.double(), keys.double(), values.double()
-    (n, heads, dim), (m, kv_heads, _) = q.shape, keys.shape
-    if m == 0:
-        return torch.zeros_like(q)
-    of_head = torch.arange(heads, device=q.device) // (heads // kv_heads)
-    scores = torch.einsum("nhd,mhd->hnm", q, keys[:, of_head]) * (dim**-0.5 if scale is None else scale)
-    if softcap:
-        scores = softcap * torch.tanh(scores / softcap)
-    rows, columns = torch.arange(n, device=q.device)[:, None], torch.arange(m, device=q.device)
-    own = m - n + rows
-    scores = scores.masked_fill((columns > own) | (columns <= own - (window or m)), -math.inf)
-    return torch.einsum("hnm,mhd->nhd", scores.softmax(-1), values[:, of_head])
+    rule = AttentionRule(q.shape[2] ** -0.5 if scale is None else scale, window, softcap)
+    return properties.plain_attention(q, keys, values, rule)
 
 
 @dataclass

@@ -227,6 +227,10 @@ def test_a_model_that_does_not_fit_is_told_and_the_next_one_runs(run_script, mon
     assert json.dumps(data["results"]["left_out"]) == '{"gpt2": "out of memory"}'
 
 
+def test_an_unknown_model_is_refused_in_one_line(mistake_of):
+    assert "gpt5" in mistake_of(engine_benchmark, "--models", "gpt5")
+
+
 def measured_on_a_gpu(flat: bool) -> tuple[Bench, Plan]:
     """Figures made up by hand, as a GPU would leave them, so that the story of a GPU can be tested without one."""
     plan = plan_for("cuda", quick=False)

@@ -30,6 +30,7 @@ from phase5_real_gpu.kernels import gpu_runner
 from phase5_real_gpu.kernels.gpu_runner import CUDAGraphRecorder, GPURunner, bucket_sizes
 from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
 from tests.phase5_real_gpu.conftest import repeat_in_python
+from tests.properties import contrasted
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 NUM_BLOCKS, SIZE = 50, 4
@@ -47,11 +48,7 @@ def model(request, lab):
     biased = family == "gpt2"
     shape = (1, 1, 16, 1) if biased else (2, 1, 16, 2)  # small: the interpreter is slow
     config = lab.model_config(*shape, family=family, attention_bias=biased, mlp_bias=biased)
-    model = Transformer.random(config, device=lab.device)
-    for parameter in model.parameters():
-        if parameter.ndim == 2:
-            parameter *= 10
-    return model
+    return contrasted(Transformer.random(config, device=lab.device))
 
 
 class Counting:
@@ -111,7 +108,7 @@ def serve(engine):
 @pytest.mark.parametrize("record", RECORDERS)
 @pytest.mark.parametrize(
     ("model", "cut_for", "is_async"),
-    [("llama", 1, False), ("gpt2", 16, False), ("llama", 16, True)],
+    [("gpt2", 1, False), ("llama", 16, True)],
     indirect=["model"],
 )
 def test_the_engine_writes_the_same_tokens(model, record, cut_for, is_async):

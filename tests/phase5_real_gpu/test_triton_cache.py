@@ -22,7 +22,7 @@ from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.model_runner import ModelRunner
 from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
-from tests.properties import softcaps, unshrunk, windows
+from tests.properties import contrasted, softcaps, unshrunk, windows
 
 request = st.one_of(
     st.tuples(st.just(0), st.integers(1, 30)),
@@ -172,11 +172,7 @@ def test_the_engine_writes_the_same_tokens(lab, tales):
 @pytest.fixture(scope="module")
 def grouped(lab):
     """A random Llama, 4 query heads on 2 KV heads; with weights this large its scores lie far apart."""
-    model = Transformer.random(lab.model_config(4, 2, 16, num_layers=1))
-    for parameter in model.parameters():
-        if parameter.ndim == 2:
-            parameter *= 10
-    return model
+    return contrasted(Transformer.random(lab.model_config(4, 2, 16, num_layers=1)))
 
 
 @pytest.mark.parametrize("preemption", ["recompute", "swap"])

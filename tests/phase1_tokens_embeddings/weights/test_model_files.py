@@ -28,6 +28,7 @@ from phase1_tokens_embeddings.weights.safetensors_file import (
     read_safetensors_header,
 )
 from phase1_tokens_embeddings.weights.weight_formats import q4_k_m_mix, q4_k_m_type, weight_bytes
+from tests.fuzzing.model_files import changed_bytes
 
 U8 = {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}
 
@@ -103,29 +104,6 @@ def test_a_hostile_safetensors_file_gets_one_clear_line(tmp_path, raw, message):
         read_safetensors_header(write(tmp_path / "x.safetensors", raw))
     text = str(error.value)
     assert "\n" not in text and "\x1b" not in text and len(text) < len(str(tmp_path)) + 250
-
-
-def mutate(raw: bytes, seed: int, header: int) -> bytes:
-    """A few changes of the kinds that break parsers, most of them in the header."""
-    rng, data = random.Random(seed), bytearray(raw)
-    for _ in range(rng.randint(1, 3)):
-        at = rng.randrange(min(header, len(data)) or 1) if data else 0
-        match rng.randrange(6):
-            case 0:
-                data[at : at + 1] = bytes([rng.randrange(256)])
-            case 1:
-                data[at : at + 1] = bytes([(data[at] ^ (1 << rng.randrange(8))) if data else 0])
-            case 2:
-                del data[at : at + rng.randint(1, 9)]
-            case 3:
-                data[at:at] = rng.randbytes(rng.randint(1, 9))
-            case 4:
-                data[at : at + 8] = struct.pack(
-                    "<Q", rng.choice([0, 1, 2**31, 2**32, 2**60, 2**63, 2**64 - 1])
-                )
-            case 5:
-                del data[rng.randrange(len(data) + 1) :]
-    return bytes(data)
 
 
 def peak_of(read, path) -> int:
@@ -422,7 +400,7 @@ def test_a_mutated_gguf_file_parses_or_is_refused(tmp_path, seed):
     good = tmp_path / "good.gguf"
     if not good.exists():
         written_by_the_package(good)
-    path = write(tmp_path / "x.gguf", mutate(good.read_bytes(), seed, header=800))
+    path = write(tmp_path / "x.gguf", changed_bytes(random.Random(seed), good.read_bytes(), 800))
     try:
         header = read_gguf_header(path)
     except ValueError:

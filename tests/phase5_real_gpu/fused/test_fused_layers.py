@@ -25,7 +25,7 @@ from phase5_real_gpu.fused.fused_layers import FusedAttention, FusedGPURunner, F
 from phase5_real_gpu.fused.store_kernel import store
 from phase5_real_gpu.kernels import TritonPagedKVCache
 from tests.phase5_real_gpu.conftest import repeat_in_python
-from tests.properties import unshrunk
+from tests.properties import contrasted, unshrunk
 
 DTYPES = [t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]
 ROUNDING = {
@@ -93,11 +93,7 @@ def model(request, lab):
     """Both activations, two rotations, norms of queries and keys."""
     more = dict(windows=(8, None), local_rope_theta=1000.0) if request.param == "gemma3_text" else {}
     config = lab.model_config(2, 1, 16, 2, family=request.param, **more)
-    model = Transformer.random(config, device=lab.device)
-    for parameter in model.parameters():
-        if parameter.ndim == 2:
-            parameter *= 10
-    return model
+    return contrasted(Transformer.random(config, device=lab.device))
 
 
 def engine_of(model, runner):
