@@ -4,8 +4,8 @@ The obvious way gathers the scattered blocks of every request into one row and a
 it, and reads it again. This kernel copies nothing. It is `paged_attention_loops` of `paged_attention.py` once more: the same
 loops, compiled to machine code by numba, with the requests shared out among the cores.
 
-The loops go through a block from its first byte to its last, four tokens side by side: memory is read in the order in which a
-processor fetches ahead, a query is loaded once for four keys, and a sum of values is written once for four values.
+The loops go through a block from its first byte to its last, token by token: memory is read in the order in which a processor
+fetches ahead. Several tokens side by side would load each query less often, but read memory at several places in turn: slower.
 
 A single request with a long context would keep one core busy while the others wait. So its context is cut into parts ("split
 KV"), each part has its own online softmax, and the parts are merged at the end.
@@ -50,30 +50,22 @@ def attend_part(
     share = (end - first_block + num_splits - 1) // num_splits
     first = first_block + split * share
     largest[:], total[:], acc[:] = np.float32(-1e30), np.float32(0), np.float32(0)
-    scores = np.empty(
-        (num_heads, block_size + 3), np.float32
-    )  # those behind the last token count for nothing
-    flat, shrink = scores.reshape(-1), np.empty(num_heads, np.float32)
+    scores, shrink = np.empty((num_heads, block_size), np.float32), np.empty(num_heads, np.float32)
+    flat = scores.reshape(-1)
     for logical in range(first, min(end, first + share)):
         keys, values = k_cache[table[logical]], v_cache[table[logical]]
         begin = max(0, first_seen - logical * block_size)
         last = min(block_size, context_len - logical * block_size) - 1
         scores[:] = np.float32(-1e30)
-        # 1. Scores. Behind the last token the last one is read again: what lies there may be no number.
-        for t in range(begin, last + 1, 4):
-            for head in range(num_heads):
-                kv, query = head // group, q[head]
-                k0, k1 = keys[t, kv], keys[min(t + 1, last), kv]
-                k2, k3 = keys[min(t + 2, last), kv], keys[min(t + 3, last), kv]
-                s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
-                for i in range(head_dim):
-                    s0 += query[i] * widen(k0[i])
-                    s1 += query[i] * widen(k1[i])
-                    s2 += query[i] * widen(k2[i])
-                    s3 += query[i] * widen(k3[i])
-                scores[head, t], scores[head, t + 1] = s0, s1
-                scores[head, t + 2], scores[head, t + 3] = s2, s3
-        scores[:, last + 1 :] = np.float32(-1e30)
+        # 1. Scores. What lies behind the last token may be no number, so it is not read.
+        for t in range(begin, last + 1):
+            for kv in range(num_kv_heads):
+                key = keys[t, kv]
+                for head in range(kv * group, kv * group + group):
+                    query, s = q[head], np.float32(0)
+                    for i in range(head_dim):
+                        s += query[i] * widen(key[i])
+                    scores[head, t] = s
         for i in range(len(flat)):
             flat[i] *= scale
         if softcap > 0:  # softcap x tanh(s / softcap), with tanh(x) = 1 - 2 / (e^2x + 1)
@@ -86,7 +78,7 @@ def attend_part(
             for t in range(begin, last + 1):
                 new = max(new, scores[head, t])
             shrink[head], largest[head] = exp(largest[head] - new), new
-            for t in range(block_size + 3):
+            for t in range(block_size):
                 scores[head, t] -= new
         for i in range(len(flat)):
             flat[i] = exp(flat[i])
@@ -94,21 +86,18 @@ def attend_part(
             added = np.float32(0)
             for t in range(begin, last + 1):
                 added += scores[head, t]
-            scores[head, last + 1 :] = np.float32(0)
             total[head] = total[head] * shrink[head] + added
         # 3. The weighted values.
         for head in range(num_heads):
             for i in range(head_dim):
                 acc[head, i] *= shrink[head]
-        for t in range(begin, last + 1, 4):
-            for head in range(num_heads):
-                kv, sums = head // group, acc[head]
-                v0, v1 = values[t, kv], values[min(t + 1, last), kv]
-                v2, v3 = values[min(t + 2, last), kv], values[min(t + 3, last), kv]
-                w0, w1 = scores[head, t], scores[head, t + 1]
-                w2, w3 = scores[head, t + 2], scores[head, t + 3]
-                for i in range(head_dim):
-                    sums[i] += w0 * widen(v0[i]) + w1 * widen(v1[i]) + w2 * widen(v2[i]) + w3 * widen(v3[i])
+        for t in range(begin, last + 1):
+            for kv in range(num_kv_heads):
+                value = values[t, kv]
+                for head in range(kv * group, kv * group + group):
+                    sums, w = acc[head], scores[head, t]
+                    for i in range(head_dim):
+                        sums[i] += w * widen(value[i])
 
 
 @njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
