@@ -85,11 +85,14 @@ def test_a_companion_runs_under_nbval(being_worked_in, source):
 SETUP = """
 from exercises.judging import registry
 from exercises.grading import *
+from notebooks.widgets.guesses import Guesses
+guesses = Guesses()
 def grade(add):
     expect_equal(guard(add, 1, 2), 3, "add(1, 2)")
 exercise = Exercise("p1t1_add", ("add",), grade, seconds=1.0)
 registry.find = lambda name: exercise
 """
+SLIPS = ["check()", "hint(3)", "check('p1t1_add')", "guesses.reveal('how many', 'eight', measured=6)"]
 TRIED = {  # the line of the answer -> the line in place of a traceback
     "return a + b": None,
     "return a - b": "not yet: wrong-result",
@@ -117,15 +120,6 @@ def in_jupyter(folder, *sources):
     return nb.cells
 
 
-def test_in_jupyter_a_slip_is_told_in_one_line(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    slips = ["check()", "hint(3)", "check('p1t1_add')", "guesses.reveal('how many', 'eight', measured=6)"]
-    setup = SETUP + "from notebooks.widgets.guesses import Guesses\nguesses = Guesses()\n"
-    for cell in in_jupyter(tmp_path, setup, *slips)[1:]:
-        (error,) = cell.outputs
-        assert len(error.traceback) == 1 and error.traceback[0].startswith("error: "), cell.source
-
-
 def test_a_companion_lists_the_exercises_of_today():
     (phase1, *_) = map(build_notebooks.read_notebook, companions())
     before = phase1.cells[-1].source
@@ -136,13 +130,15 @@ def test_a_companion_lists_the_exercises_of_today():
     assert phase1.cells[-1].source == before
 
 
-def test_in_jupyter_a_check_shows_one_box_and_no_traceback(tmp_path, monkeypatch):
+def test_in_jupyter_a_slip_is_told_in_one_line_and_a_check_in_one_box(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    cells = in_jupyter(
-        tmp_path, SETUP, *(f"def add(a, b):\n    {line}\ncheck('p1t1_add', add)" for line in TRIED)
-    )
-    assert not cells[0].outputs
-    for cell, (line, end) in zip(cells[1:], TRIED.items()):
+    tried = [f"def add(a, b):\n    {line}\ncheck('p1t1_add', add)" for line in TRIED]
+    setup, *cells = in_jupyter(tmp_path, SETUP, *SLIPS, *tried)
+    assert not setup.outputs
+    for cell in cells[: len(SLIPS)]:
+        (error,) = cell.outputs
+        assert len(error.traceback) == 1 and error.traceback[0].startswith("error: "), cell.source
+    for cell, (line, end) in zip(cells[len(SLIPS) :], TRIED.items()):
         box, *errors = cell.outputs
         assert box.data["text/html"].count("inference-lab-box") == 1, line
         assert [error.traceback for error in errors] == ([[end]] if end else []), line

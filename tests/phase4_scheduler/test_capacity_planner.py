@@ -17,7 +17,7 @@ from phase4_scheduler.simulator.fleet import serve_fleet
 from phase4_scheduler.simulator.routers import LeastLoaded
 from phase4_scheduler.story import capacity_combinations, capacity_story, capacity_task
 
-FAST = ("--quick", "--requests", 120)
+FAST = ("--quick", "--requests", 80)
 
 
 def test_script(run_script):
