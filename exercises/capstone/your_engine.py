@@ -5,11 +5,14 @@ every word. `lab mine` then runs the engine with all of the learner's parts.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 from unittest.mock import patch
+
+import torch
+from torch import Tensor
 
 from exercises.capstone.parts import COMPLETE, complete
 from exercises.capstone.recorder import Recorder
@@ -32,19 +35,24 @@ BEGINNING = (
 )
 SHARED = tuple(BEGINNING + end for end in (" The king", " Your sons", " Who of you"))
 TOKENS = 16  # of each answer
-WAVES = ((*PROMPTS, *SHARED), SHARED[:2])  # the second one comes when all prompts of the first are answered
+Waves = Sequence[Sequence[str]]
+WAVES: Waves = (
+    (*PROMPTS, *SHARED),
+    SHARED[:2],
+)  # the second one comes when all prompts of the first are answered
 
 
 class Served(NamedTuple):
     """What came out of the engine.
 
     Attributes:
-        events: of each step, see `Recorder`. texts: of the answers.
+        events: of each step, see `Recorder`. prompt: the first. texts: of the answers.
         alone: the tokens of the first answer, written without the engine, with a cache in one piece.
         figures: of latency. expected: the same, by the course's functions.
     """
 
     events: list[dict[str, Any]]
+    prompt: str
     texts: list[str]
     alone: list[int]
     figures: dict[str, float]
@@ -54,7 +62,7 @@ class Served(NamedTuple):
 def in_your_engine(
     exercise: str, *answers: Any, parts: Mapping[str, Any] | None = None, num_blocks: int = 14, **how: Any
 ) -> Served:
-    """Serve eight requests with the learner's part and without it, print what both gave, and return it.
+    """Serve some requests with the learner's part and without it, print what both gave, and return it.
 
     Args:
         parts: what is put into the engine by its name there; None: the answers. num_blocks, how: see `serve`.
@@ -91,18 +99,20 @@ def in_your_engine(
         f"{len(mine.texts)} answers in {len(mine.events)} steps, each decision and each word as with the course's own part: {most} "
         f"tokens in the largest step, {preemptions} preemptions, {sum(first_steps.values())} prompt tokens found in the cache."
     )
-    print(f"\n{PROMPTS[0]}{mine.texts[0]} ...")
+    print(f"\n{mine.prompt}{mine.texts[0]} ...")
     return mine
 
 
 def serve(
     parts: Mapping[str, Any],
     num_blocks: int,
-    block_size: int = 16,
+    *,
     prefix_caching: bool = True,
+    waves: Waves = WAVES,
+    tokens: int = TOKENS,
     **limits: Any,
 ) -> Served:
-    """The complete engine with these parts serves all waves: greedy and sampled requests, TOKENS each.
+    """The complete engine with these parts serves all waves: greedy and sampled requests, so many tokens each.
 
     Args:
         limits: of the scheduler (`Limits`). By default a step has at most 16 tokens, so that long prompts come in chunks.
@@ -111,14 +121,14 @@ def serve(
     events, texts = [], {}
     with engine_with(parts):
         settings = own.Limits(**{"max_num_batched_tokens": 16} | limits)
-        engine = own.Engine(find_model("tales"), num_blocks, block_size, settings)
+        engine = own.Engine(find_model("tales"), num_blocks, limits=settings)
         engine.scheduler.manager.prefix_caching = prefix_caching
         Recorder(engine, events.append)
-        for prompts in WAVES:
+        for prompts in waves:
             for prompt in prompts:
                 i = len(texts)
                 params = (
-                    own.Params(TOKENS) if i % 2 else own.Params(TOKENS, temperature=0.7, top_p=0.9, seed=i)
+                    own.Params(tokens) if i % 2 else own.Params(tokens, temperature=0.7, top_p=0.9, seed=i)
                 )
                 texts[str(i)] = ""
                 engine.add_request(str(i), prompt, params)
@@ -126,10 +136,10 @@ def serve(
                 for name, text, _ in engine.step():
                     texts[name] += text
         write_alone = import_module(f"{COMPLETE}.cache").write_alone
-        alone = write_alone(engine.model, engine.tokenizer.encode(PROMPTS[0]), TOKENS)
+        alone = write_alone(engine.model, engine.tokenizer.encode(PROMPTS[0]), tokens)
         figures = engine.report(ttft_slo=1.0, tpot_slo=0.01)
     expected = engine.report(ttft_slo=1.0, tpot_slo=0.01)
-    return Served(events, [*texts.values()], alone, figures, expected)
+    return Served(events, waves[0][0], [*texts.values()], alone, figures, expected)
 
 
 @contextmanager
@@ -141,3 +151,36 @@ def engine_with(parts: Mapping[str, Any]) -> Iterator[None]:
             for name in parts.keys() & vars(module).keys():
                 stack.enter_context(patch.object(module, name, parts[name]))
         yield
+
+
+def cache_with(attend_token: Callable[..., Tensor]) -> type:
+    """The engine's `PagedCache`, in which a token that comes alone (decode) attends by a function of ours.
+
+    Args:
+        attend_token: attend_token(cache, layer, q, table, length) -> [num_heads, head_dim]. q: the same, of the last of `length`
+            tokens, which lie in the blocks of `table`.
+    """
+    module = import_module(f"{COMPLETE}.cache")
+
+    class TokenByToken(module.PagedCache):
+        def begin_step(self, parts: list[tuple[list[int], int, int]]) -> None:
+            super().begin_step(parts)
+            self.parts = parts
+
+        def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            out = super().attend(layer, q, k, v)
+            for (rows, _), (table, first, n) in zip(self.rows, self.parts, strict=True):
+                if n == 1:
+                    out[rows.start] = attend_token(self, layer, q[rows.start], table, first + 1)
+            return out
+
+        def blocks(self, layer: int) -> tuple[Tensor, Tensor]:
+            """Keys and values: [num_blocks, block_size, num_heads, head_dim] each."""
+            return tuple(kv[layer].unflatten(0, (-1, self.block_size)) for kv in (self.keys, self.values))
+
+        def of_request(self, layer: int, table: list[int], length: int) -> tuple[Tensor, Tensor]:
+            """The keys and values of its tokens, copied together: [length, num_heads, head_dim] each."""
+            slots = torch.tensor(module.slots(table, 0, length, self.block_size))
+            return self.keys[layer][slots], self.values[layer][slots]
+
+    return TokenByToken

@@ -60,8 +60,9 @@ check("p3e4_eviction", FreeList)
 # %% [markdown]
 # ## Into the engine
 #
-# Prompts that begin alike come again and again, others come in between, and memory is too small to keep everything. If your
-# order is the course's, the same blocks are forgotten and the same ones are found.
+# Prompts that begin alike come again and again to the small engine that you build in this course (`lab mine` runs it), others come
+# in between, and memory is too small to keep everything. If your order is the course's, the same blocks are forgotten and the
+# same ones are found.
 # %% tags=["engine"]
 from exercises.phase3.into_engine import order_in_the_engine
 

@@ -69,8 +69,8 @@ check("p3e6_paged_attention", paged_attention)
 # %% [markdown]
 # ## Into the engine
 #
-# Every decode step of every layer and head now goes through your loop. It will be slow: Python starts each small operation anew.
-# The words are the same. Phase 5 brings the same loop to a GPU.
+# In the small engine that you build in this course (`lab mine` runs it) every decode step of every layer and head now goes
+# through your loop. It will be slow: Python starts each small operation anew. The words are the same. Phase 5 brings the same loop to a GPU.
 # %% tags=["engine"]
 from exercises.phase3.into_engine import attention_in_the_engine
 

@@ -138,7 +138,8 @@ check("p5e1_paged_decode", paged_decode)
 # %% [markdown]
 # ## Into the engine
 #
-# Every decode step of every layer goes through your kernel. In the interpreter that takes a while, so the answers are short.
+# In the small engine that you build in this course (`lab mine` runs it) every decode step of every layer goes through your kernel. In
+# the interpreter that takes a while, so the answers are short.
 # %% tags=["engine"]
 from exercises.phase5.into_engine import kernel_in_the_engine
 

@@ -56,8 +56,8 @@ check("p5e2_merge_splits", merge)
 # %% [markdown]
 # ## Into the engine
 #
-# Every context is now cut into parts of 8 tokens, and your function merges them: for every new token, layer and head. The requests differ in
-# length, so the shorter ones have empty parts.
+# In the small engine that you build in this course (`lab mine` runs it) every context is now cut into parts of 8 tokens, and your
+# function merges them: for every new token, layer and head. The last part of each is empty.
 # %% tags=["engine"]
 from exercises.phase5.into_engine import merge_in_the_engine
 

@@ -95,7 +95,8 @@ check("p5e3_page_ids", tile_places, walk)
 #
 # ## Into the engine
 #
-# Your walk now says which slots the engine reads: tiles of 12 tokens over pages of 16, for every request and layer.
+# In the small engine that you build in this course (`lab mine` runs it) your walk now says which slots are read: tiles of 12 tokens
+# over pages of 16, for every request and layer.
 # %% tags=["engine"]
 from exercises.phase5.into_engine import walk_in_the_engine
 
