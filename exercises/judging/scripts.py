@@ -12,6 +12,7 @@ from types import CodeType
 from typing import Any
 
 from exercises.judging.comparing import show as as_text
+from exercises.judging.judge import When
 
 REFUSALS = (ValueError, MemoryError)  # what an answer may be asked to raise
 Outcome = list[
@@ -54,6 +55,16 @@ def scripted(**names: Any) -> Callable[[str], Outcome]:
 def first_difference(got: Outcome, want: Outcome) -> tuple[str, Any, Any]:
     """The first statement that gave something else, what it gave, and what it should give."""
     return next((line, a, b) for (line, a), (_, b) in zip(got, want) if a != b)
+
+
+def first_is(line: str, test: Callable[[Any, Any], bool] = lambda got, want: True) -> When:
+    """A mistake by the first statement that gives something else: how it begins, and a test of what it gives and should give."""
+
+    def seen(got: Outcome, want: Outcome, *_: Any) -> bool:
+        text, a, b = first_difference(got, want)
+        return text.startswith(line) and test(a, b)
+
+    return When(seen)
 
 
 def present(got: Outcome, want: Outcome) -> tuple[str, str]:

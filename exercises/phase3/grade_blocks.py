@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 
 from exercises.judging.judge import When
-from exercises.judging.scripts import Outcome, first_difference
+from exercises.judging.scripts import first_is
 from exercises.judging.solutions import Solution
 
 # ---------------------------------------------------------------------- 3.1 allocate and free
@@ -48,16 +48,6 @@ def _random_script(seed: int) -> str:
     return "; ".join([*lines, *(f"a.give_back({name})" for name in tables), "a.num_free"])
 
 
-def _free(more: bool) -> When:
-    """More blocks are free than should be, or fewer."""
-
-    def seen(got: Outcome, want: Outcome, script: str) -> bool:
-        line, a, b = first_difference(got, want)
-        return line == "a.num_free" and (a > b) is more
-
-    return When(seen)
-
-
 FREED, COUNTED_DOWN = "self.free.append(block)", "self.ref_count[block] -= 1"
 CHECKED = "if any(self.ref_count[block] == 0 for block in blocks):"
 # Refuses when it comes to the free block, with the others given back already.
@@ -83,20 +73,20 @@ ALLOCATE = Solution(
         "freed-while-shared": (
             {COUNTED_DOWN: "self.ref_count[block] = 0"},
             {"self.ref_count[block] += 1": "return block"},
-            _free(more=True),
+            first_is("a.num_free", lambda got, want: got > want),
         ),
         "blocks-lost": (
             {
                 COUNTED_DOWN: f"if self.ref_count[block] > 1:\n                continue\n            {COUNTED_DOWN}"
             },
             {FREED: "pass"},
-            _free(more=False),
+            first_is("a.num_free", lambda got, want: got < want),
         ),
         "double-free": (
             {CHECKED: "if False:", "if self.ref_count[block] == 0:": "if self.ref_count[block] <= 0:"},
             {"raise ValueError(": "raise AssertionError("},
             {"[0] * num_blocks": "[1] * num_blocks"},
-            When(lambda got, want, _: first_difference(got, want)[2] == "ValueError"),
+            first_is("", lambda got, want: want == "ValueError"),
         ),
         "refused-and-half-done": (
             HALF_DONE,

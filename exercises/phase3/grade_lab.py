@@ -1,11 +1,10 @@
 """Grader of the debugging lab 3.D: a block that is free, and that a user still reads."""
 
 import random
-from collections.abc import Callable
 from typing import Any
 
-from exercises.judging.judge import When, expect_cause
-from exercises.judging.scripts import Outcome, first_difference
+from exercises.judging.judge import expect_cause
+from exercises.judging.scripts import first_is
 from exercises.judging.solutions import Solution
 
 SAME = [1, 2, 3, 4, 5, 6]
@@ -51,35 +50,28 @@ def _random_script(seed: int) -> str:
     return "; ".join([*lines, *(f"m.end({user!r})" for user in texts), "sorted(m.free)"])
 
 
-def _first(line: str, right: Callable[[Any], bool] = lambda value: False) -> When:
-    """The first statement that gives something else, and gives what is not `right`."""
-
-    def seen(got: Outcome, want: Outcome, *_: Any) -> bool:
-        text, value, _ = first_difference(got, want)
-        return text.startswith(line) and not right(value)
-
-    return When(seen)
-
-
 COUNTED, FOLLOWS, DROPPED = "self.point_to(same)", "table[i] = same", "self.drop(table[i])"
 LAB = Solution(
     "p3d1_freed_and_read",
     Manager={
-        "pointed-to-and-not-counted": ({COUNTED: "pass"}, _first("[n - sum", lambda books: min(books) >= 0)),
-        "duplicate-leaks": ({DROPPED: "pass"}, _first("[n - sum"), _first("sorted(m.free)")),
+        "pointed-to-and-not-counted": (
+            {COUNTED: "pass"},
+            first_is("[n - sum", lambda got, want: min(got) < 0),
+        ),
+        "duplicate-leaks": ({DROPPED: "pass"}, first_is("[n - sum"), first_is("sorted(m.free)")),
         "nothing-is-remembered": (  # the symptom is gone, and so is the cache
             {"table = self.tables[user]": "return self.cached.clear()"},
-            _first("m.hits"),
+            first_is("m.hits"),
         ),
         "wrong-text": {FOLLOWS: "del table[i]; table.insert(0, same)"},
-        "freed-twice": ({FOLLOWS: "self.free.append(table[i]); table[i] = same"}, _first("max(")),
+        "freed-twice": ({FOLLOWS: "self.free.append(table[i]); table[i] = same"}, first_is("max(")),
         "reads-anothers-text": (
             {COUNTED: "pass", FOLLOWS: "pass"},
             {  # repairs what the symptom shows, one block
                 COUNTED: f"if i == 0:\n                    {COUNTED}",
                 FOLLOWS: f"if i == 0:\n                    {FOLLOWS}",
             },
-            _first("m.read"),
+            first_is("m.read"),
         ),
     },
     cause={},

@@ -47,12 +47,18 @@ class Record:
     says_us: float
     says_gb_s: float
 
+    @property
+    def shape(self) -> str:
+        return (
+            f"{self.requests} requests x {self.context_len:,} tokens, {self.num_heads} query heads, {self.num_kv_heads} KV heads, "
+            f"head_dim {self.head_dim}, {self.itemsize} byte{'s' * (self.itemsize > 1)} a number"
+        )
+
     def __str__(self) -> str:
         first = ", ".join(f"{us:,.1f}" for us in self.repeats_us[:9])
         tokens = ", ".join(map(str, self.new_tokens[:9]))
         return (
-            f"{self.requests} requests x {self.context_len:,} tokens, {self.num_heads} query heads, {self.num_kv_heads} KV heads, "
-            f"head_dim {self.head_dim}, {self.itemsize} byte{'s' * (self.itemsize > 1)} a number\n"
+            f"{self.shape}\n"
             f"  repeats, us   {first}, ... ({len(self.repeats_us)})\n"
             f"  new tokens    {tokens}, ...\n"
             f"  the author says: {self.says_us:,.1f} us, {self.says_gb_s:,.0f} GB/s"

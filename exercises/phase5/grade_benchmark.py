@@ -76,15 +76,8 @@ def _floors(floor_us: Callable[[Record, Card], float]) -> None:
         "floor_us",
         floor_us,
         [(r, card) for card in (CARD, ODD_CARD) for r in [replace(records[0], **shape), *records]],
-        show=lambda r, card: f"floor_us of {_size(r)}; memory reads {card.memory_gb_s:,.0f} GB/s",
+        show=lambda r, card: f"floor_us of {r.shape}; memory reads {card.memory_gb_s:,.0f} GB/s",
         tolerance=1e-3,
-    )
-
-
-def _size(r: Record) -> str:
-    return (
-        f"{r.requests} requests x {r.context_len:,} tokens, {r.num_heads} query heads, {r.num_kv_heads} KV heads, head_dim {r.head_dim}, "
-        f"{r.itemsize} byte{'s' * (r.itemsize > 1)} a number"
     )
 
 

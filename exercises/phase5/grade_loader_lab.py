@@ -3,8 +3,8 @@
 import random
 from typing import Any
 
-from exercises.judging.judge import When, expect_cause
-from exercises.judging.scripts import Outcome, first_difference
+from exercises.judging.judge import expect_cause
+from exercises.judging.scripts import first_is
 from exercises.judging.solutions import Solution
 
 SEEN = "; sorted(m.ready); sorted(m.free)"
@@ -45,16 +45,8 @@ def _random_script(seed: int) -> str:
     return "; ".join(lines) + SEEN
 
 
-def _first(says: str, *, fewer: bool = False, twice: bool = False) -> When:
-    """What the first statement that gives something else is, and whether a list lacks something or holds it twice."""
-
-    def seen(got: Outcome, want: Outcome, *_: Any) -> bool:
-        line, a, b = first_difference(got, want)
-        return (
-            line.startswith(says) and (not fewer or len(a) < len(b)) and (not twice or len(set(a)) < len(a))
-        )
-
-    return When(seen)
+def _fewer(got: list, want: list) -> bool:
+    return len(got) < len(want)
 
 
 ABORTED, HELD, READY = "if user in self.loading:", "if user in self.held:", "self.ready.add(user)"
@@ -71,21 +63,21 @@ LAB = Solution(
                 ABORTED: "self.free = self.free + self.tables.pop(user)\n        if True:",
                 "self.held.add(user)  #": "return  #",
             },
-            _first("m.read"),
+            first_is("m.read"),
         ),
         "held-after-arrival": {ABORTED: "if True:"},  # as the first version of vLLM's repair
         "ready-after-abort": (  # does nothing while it is loading
             {"self.ready.discard(user)": "if user in self.loading:\n            return"},
-            _first("sorted(m.ready)"),
+            first_is("sorted(m.ready)"),
         ),
-        "never-ready": ({READY: "pass"}, _first("sorted(m.ready)", fewer=True)),
+        "never-ready": ({READY: "pass"}, first_is("sorted(m.ready)", _fewer)),
         "freed-twice": (  # gives back at the abort and at the arrival
             {
                 "self.held.add(user)": "self.held.add(user)\n            self.free = self.tables[user] + self.free"
             },
-            _first("sorted(m.free)", twice=True),
+            first_is("sorted(m.free)", lambda got, want: len(set(got)) < len(got)),
         ),
-        "never-freed": ({RELEASED: "            pass\n"}, _first("sorted(m.free)", fewer=True)),
+        "never-freed": ({RELEASED: "            pass\n"}, first_is("sorted(m.free)", _fewer)),
     },
     cause={},
 )
