@@ -64,6 +64,17 @@ class Lab:
 
         return pick_device(self.args.device)
 
+    @property
+    def where(self) -> str:
+        """Number format and machine, for a figure's subtitle: "float32, AMD EPYC, 2 threads"."""
+        import torch
+
+        from labkit.machine import cpu_name
+
+        if "device" in self.args and self.device == "cuda":
+            return f"{self.args.dtype}, {torch.cuda.get_device_name()}"
+        return f"{self.args.dtype}, {cpu_name()}, {torch.get_num_threads()} threads"
+
     # ------------------------------------------------------------------ showing
 
     def title(self, text: str) -> None:

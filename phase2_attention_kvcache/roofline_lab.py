@@ -26,7 +26,7 @@ def story(lab: Lab) -> None:
     ceilings = measure_ceilings(lab.device, lab.args.dtype, lab.quick)
     chapters.tell_ceilings(lab, ceilings)
     steps = chapters.tell_steps(lab, model, name, ceilings)
-    lab.figure(chapters.draw_roofline(ceilings, steps, name, lab.device, lab.args.dtype), "roofline")
+    lab.figure(chapters.draw_roofline(ceilings, steps, name, lab.where), "roofline")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,6 @@ import torch
 
 from labkit.figures import BLUE, GREY, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
-from labkit.machine import cpu_name
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights import SHAPES, kv_per_token
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
@@ -143,13 +142,8 @@ def timed_at_gpt2_size(lab: Lab) -> None:
         gpt2_steps=[vars(t) for t in times],
         gpt2_speedup={n: float(speedup[n - 1]) for n in (10, 100, 500, 900)},
     )
-    machine = (
-        f"{lab.args.dtype}, {torch.get_num_threads()} threads, {cpu_name()}"
-        if lab.device == "cpu"
-        else lab.args.dtype
-    )
-    lab.figure(draw_speedup(new, naive, cached, machine), "kv_speedup")
-    lab.figure(draw_latency(times, machine), "ttft_itl")
+    lab.figure(draw_speedup(new, naive, cached, lab.where), "kv_speedup")
+    lab.figure(draw_latency(times, lab.where), "ttft_itl")
 
 
 def memory(lab: Lab) -> None:
@@ -193,14 +187,14 @@ def memory(lab: Lab) -> None:
         at once wastes more: most answers are short. Phase 3 allocates small blocks instead.""")
 
 
-def draw_speedup(new: np.ndarray, naive: np.ndarray, cached: np.ndarray, machine: str):
+def draw_speedup(new: np.ndarray, naive: np.ndarray, cached: np.ndarray, where: str):
     fig, (left, right) = new_figure(
         "Without a cache, time grows with the square of the text",
-        f"GPT-2's shape, one request, 5 prompt tokens; summed from measured steps; {machine}",
+        f"GPT-2's shape, one request, prompt of 5 tokens; summed from measured steps; {where}",
         panels=2,
     )
-    left.plot(new, naive, color=ORANGE, label="naive")
-    left.plot(new, cached, color=BLUE, label="with KV cache")
+    left.plot(new, naive, color=ORANGE, label="without a cache")
+    left.plot(new, cached, color=BLUE, label="with a KV cache")
     left.set(xlabel="new tokens", ylabel="total time, s", ylim=(0, None))
     left.legend()
     right.plot(new, naive / cached, color=BLUE)
@@ -210,12 +204,12 @@ def draw_speedup(new: np.ndarray, naive: np.ndarray, cached: np.ndarray, machine
     return fig
 
 
-def draw_latency(times: Sequence[StepTimes], machine: str):
+def draw_latency(times: Sequence[StepTimes], where: str):
     tokens = [t.tokens for t in times]
     late = times[-1].decode / times[0].decode
     fig, (left, right) = new_figure(
         f"The first token waits for the prompt; by token {tokens[-1]:,} the next take {late:.2f} times as long",
-        f"GPT-2's shape, one request; fastest of several repeats; {machine}",
+        f"GPT-2's shape, one request; fastest of several repeats; {where}",
         panels=2,
     )
     left.plot(tokens, [1000 * t.prefill for t in times], marker="o", color=ORANGE)

@@ -78,10 +78,10 @@ def tell_steps(lab: Lab, model: Transformer, name: str, ceilings: Ceilings) -> l
     return steps
 
 
-def draw_roofline(ceilings: Ceilings, steps: list[Step], name: str, device: str, dtype: str) -> Figure:
+def draw_roofline(ceilings: Ceilings, steps: list[Step], name: str, where: str) -> Figure:
     fig, (ax,) = new_figure(
         "Memory limits short steps, arithmetic limits long ones",
-        f"{name}, {device}, {dtype}. Each point: tokens in the step, and its share of the roof.",
+        f"{name}; {where}. Labels: tokens, share of the roof",
         size=(7.6, 5.2),
     )
     low, high = steps[0][1].intensity / 2, max(steps[-1][1].intensity, ceilings.ridge) * 2

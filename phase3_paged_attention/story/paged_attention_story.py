@@ -9,7 +9,6 @@ from torch import Tensor
 
 from labkit.figures import BLUE, MUTED, ORANGE, YELLOW, new_figure, plain_numbers
 from labkit.lab import Lab
-from labkit.machine import cpu_name
 from phase1_tokens_embeddings.weights import CARDS, GB, SHAPES, kv_per_token, weight_bytes
 from phase2_attention_kvcache.model import ModelConfig
 from phase2_attention_kvcache.model.attention import attention
@@ -181,8 +180,7 @@ def costs(lab: Lab) -> None:
         note=f"In {lab.args.dtype}. GPT-2 has 12 such layers, and each step goes through all of them.",
     )
     lab.record(decode_times=[vars(t) for t in times])
-    machine = cpu_name() if device == "cpu" else torch.cuda.get_device_name()
-    lab.figure(draw_costs(times, batch, lab.args.dtype, machine), "paged_attention_cost")
+    lab.figure(draw_costs(times, batch, lab.where), "paged_attention_cost")
     in_dollars(lab)
 
 
@@ -199,13 +197,13 @@ def in_dollars(lab: Lab) -> None:
     lab.record(h100_step_ms=ms)
 
 
-def draw_costs(times: Sequence[DecodeTimes], batch: int, dtype: str, machine: str):
+def draw_costs(times: Sequence[DecodeTimes], batch: int, where: str):
     last, known = times[-1], times[-1].in_place is not None
     base = last.in_place or last.contiguous
     fig, (left, right) = new_figure(
         f"Gathering blocks first takes {last.gather / base:.1f} times as long as "
         + ("reading them in place" if known else "reading one contiguous row"),
-        f"Attention of one decode step at {last.context:,} tokens: one layer of GPT-2's shape, {batch} requests, {dtype}; {machine}",
+        f"Attention of one decode step at {last.context:,} tokens: one layer of GPT-2's shape, {batch} requests; {where}",
         panels=2,
         size=(12, 4.8),
     )

@@ -186,14 +186,14 @@ def ttft_against_share(lab: Lab, model: Transformer) -> None:
     )  # fmt: skip
     cold, warm = zip(*times)
     lab.record(ttft=dict(shares=shares, cold=cold, warm=warm, share_of_source=at))
-    lab.figure(draw_ttft(shares, ratios, at, n, lab.args.model), "prefix_ttft")
+    lab.figure(draw_ttft(shares, ratios, at, n, f"{lab.args.model}; {lab.where}"), "prefix_ttft")
 
 
-def draw_ttft(shares: Sequence[float], ratios: Sequence[float], at: float, n: int, model: str):
+def draw_ttft(shares: Sequence[float], ratios: Sequence[float], at: float, n: int, where: str):
     ratio = SOURCE_WARM / SOURCE_COLD
     fig, (ax,) = new_figure(
-        "The larger the shared part of a prompt, the shorter the time to first token",
-        f"Prompts of {n} tokens on {model}: time to first token, warm divided by cold",
+        "The more of a prompt is shared, the shorter the time to first token",
+        f"Prompts of {n} tokens, warm divided by cold cache; {where}",
     )
     ax.plot(
         [0, 100],

@@ -134,8 +134,7 @@ def mixed_traffic(lab: Lab) -> None:
         measured=engine.core.block_manager.num_blocks - 1 - engine.core.block_manager.num_free_blocks,
     )
     lab.record(seconds={name: way.seconds for name, way in ways.items()})
-    where = f"{lab.args.model}, {lab.args.dtype}, {lab.device}"
-    subtitle = f"{count} requests at once, batch size {batch_size}, {where}"
+    subtitle = f"{count} requests at once, batch size {batch_size}, {lab.args.model}, {lab.where}"
     lab.figure(draw_batches(static, continuous, subtitle), "requests_in_the_batch")
 
 

@@ -91,8 +91,8 @@ def draw_stalls(whole: Stall, cut: Stall, where: str) -> Figure:
     """Gaps between the tokens of the other requests: the prompt whole, and in chunks."""
     fig, (ax,) = new_figure(
         f"One long prompt stops all other requests for {whole.worst:.1f} s; in chunks, for {1000 * cut.worst:.0f} ms",
-        f"Each point is a token of a request that was running before. {where}",
-        size=(9.0, 4.6),
+        where,
+        size=(10.8, 4.6),
     )
     for stall, colour, label in ((whole, RED, "prompt at once"), (cut, BLUE, "chunked prefill")):
         label += f": worst gap {1000 * stall.worst:,.0f} ms; its own TTFT {stall.ttft:.2f} s"
@@ -100,7 +100,7 @@ def draw_stalls(whole: Stall, cut: Stall, where: str) -> Figure:
         ax.plot(*points, "o", color=colour, markersize=4, alpha=0.5, label=label)
     ax.axhline(1000 * whole.usual, color=GREY, linestyle="--", linewidth=1.2)
     ax.set(
-        xlabel="seconds after the long prompt arrived", ylabel="gap between tokens, ms", yscale="log",
+        xlabel="seconds after the long prompt arrived", ylabel="gap before a token, ms", yscale="log",
         xlim=(0, 2.2 * max(whole.ttft, cut.ttft)),
     )  # fmt: skip
     low, high = ax.get_ylim()

@@ -156,5 +156,7 @@ def long_prompt(lab: Lab, server: Server) -> None:
     )
     named = dict(whole=whole, chunked=cut)
     lab.record(stalls={k: dict(usual=s.usual, worst=s.worst, ttft=s.ttft) for k, s in named.items()})
-    where = f"{OTHERS} users, a prompt of {long:,} tokens, chunks of {CHUNK}; {server.cost.describe()}"
+    where = (
+        f"{OTHERS} running requests, a prompt of {long:,} tokens, chunks of {CHUNK}; {server.cost.describe()}"
+    )
     lab.figure(draw_stalls(whole, cut, where), "long_prompt_stall")

@@ -248,7 +248,7 @@ def where_it_loses(lab: Lab) -> None:
     )
     pays = [u for u in users if max(measured[u, k] for k in drafts) >= 1]
     loses = next((u for u in users if not pays or u > max(pays)), None)
-    end = f"from {loses} users on no k pays" if loses else "some k pays for any number of users"
+    end = f"from {loses} requests on no k pays" if loses else "some k pays for any number of requests"
     lab.table(
         "Speed-up with k drafts of tales-draft, temperature 1",
         ["users", *(f"k = {k}" for k in drafts), "best k"],
@@ -261,9 +261,9 @@ def where_it_loses(lab: Lab) -> None:
         worked_out={f"{u} users, k={k}": v for (u, k), v in worked_out.items()},
         measured={f"{u} users, k={k}": v for (u, k), v in measured.items()},
     )  # fmt: skip
-    where = f"tales with drawn drafts of tales-draft, temperature 1, {lab.args.dtype}, {lab.device}"
+    where = f"tales with sampled drafts of tales-draft, temperature 1, {lab.where}"
     lab.figure(
-        draw_speedups(users, drafts, acceptance, worked_out, measured, f"{end}. {where}"),
+        draw_speedups(users, drafts, acceptance, worked_out, measured, end, where),
         "speculative_decoding",
     )
 
@@ -292,11 +292,17 @@ def speedup(drafted: Window, plain: Window) -> float:
 
 
 def draw_speedups(
-    users: list[int], drafts: list[int], acceptance: list[float], worked_out: dict, measured: dict, where: str
+    users: list[int],
+    drafts: list[int],
+    acceptance: list[float],
+    worked_out: dict,
+    measured: dict,
+    end: str,
+    where: str,
 ) -> Any:
     gain = max(measured[users[0], k] for k in drafts)
     fig, (left, right) = new_figure(
-        f"The best number of drafts gives one request {gain:.2f} times the tokens per second",
+        f"The best k gives one request {gain:.2f} times the tokens per second; {end}",
         where,
         panels=2,
         size=(12.0, 4.8),

@@ -112,9 +112,8 @@ def show_parts(lab: Lab, parts: dict[int, Parts], title: str) -> None:
 def draw(lab: Lab, before: dict[int, Parts], after: dict[int, Parts]) -> None:
     gains = [f"{sum(before[batch].values()) / sum(after[batch].values()):.1f}" for batch in after]
     fig, (ax,) = new_figure(
-        f"A step for {', '.join(map(str, after))} users: {', '.join(gains)} times as fast",
-        f"Deciding it costs next to nothing. One decode step, GPT-2 124M, {lab.args.dtype}, {CONTEXT} tokens of context each, "
-        f"{torch.get_num_threads()} CPU threads",
+        f"Keys in place, packed weights: steps for {', '.join(map(str, after))} requests are {', '.join(gains)} times as fast",
+        f"One decode step, GPT-2 124M, {CONTEXT} tokens of context each; {lab.where}",
         size=(9.6, 4.8),
     )
     both = (("before", before), ("after", after))
