@@ -112,7 +112,7 @@ def show_parts(lab: Lab, parts: dict[int, Parts], title: str) -> None:
 def draw(lab: Lab, before: dict[int, Parts], after: dict[int, Parts]) -> None:
     gains = [f"{sum(before[batch].values()) / sum(after[batch].values()):.1f}" for batch in after]
     fig, (ax,) = new_figure(
-        f"Keys in place, packed weights: steps for {', '.join(map(str, after))} requests are {', '.join(gains)} times as fast",
+        f"Keys in place, packed weights: {', '.join(gains)} times as fast for {', '.join(map(str, after))} requests",
         f"One decode step, GPT-2 124M, {CONTEXT} tokens of context each; {lab.where}",
         size=(9.6, 4.8),
     )
