@@ -103,6 +103,8 @@ def is_whole(value: Any) -> bool:
 
 def as_float(value: Any) -> float:
     """NaN if it is no number, or too large for one."""
+    if type(value) is float:  # as in `_ids`
+        return value
     try:
         return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     except OverflowError:

@@ -25,33 +25,33 @@ def apply_logits_processors(
     changed = logits.float().clone()
     for i in rows:
         row, p, output = changed[i], params[i], output_ids[i]
-        banned, ends, biased, bias, last_tokens = masks_of(p, eos_token_ids, logits)
-        row.masked_fill_(banned, -math.inf)
+        always, early, last_tokens = shifts_of(p, eos_token_ids, logits)
+        row += early if len(output) < p.min_tokens else always
         for length, found in last_tokens.items():  # of bad words, by the number of tokens before the last
             if (last := found.get(tuple(output[max(0, len(output) - length) :]))) is not None:
                 row[last] = -math.inf
-        row[biased] += bias
-        if len(output) < p.min_tokens:
-            row.masked_fill_(ends, -math.inf)
         apply_penalties(row, p, prompt_ids[i], output)
     return changed
 
 
-def masks_of(p: SamplingParams, eos_token_ids: Collection[int], logits: Tensor) -> tuple:
-    """The tokens that a request bans and biases, built once: a step costs the same for 1 token id and for 100,000."""
-    if p.cache.get("masks of") != (key := (frozenset(eos_token_ids), logits.shape[1], logits.device)):
+def shifts_of(p: SamplingParams, eos_token_ids: Collection[int], logits: Tensor) -> tuple:
+    """What a request adds to its logits [vocab], also before `min_tokens`; the last tokens of bad words. Built once per request."""
+    if p.cache.get("shifts of") != (key := (frozenset(eos_token_ids), logits.shape[1], logits.device)):
         ids = partial(torch.tensor, dtype=torch.long, device=logits.device)
-        ends, banned = torch.zeros(2, logits.shape[1], dtype=torch.bool, device=logits.device)
-        ends[ids([*eos_token_ids, *p.stop_token_ids])] = True
-        if p.allowed_token_ids is not None:
-            banned.fill_(True)[ids(p.allowed_token_ids)] = False
+        always, early = torch.zeros(2, 1, device=logits.device)
+        if p.allowed_token_ids is not None or p.logit_bias or p.min_tokens:
+            always, early = torch.zeros(2, logits.shape[1], device=logits.device)
+            if p.allowed_token_ids is not None:
+                always.fill_(-math.inf)[ids(p.allowed_token_ids)] = 0
+            bias = p.logit_bias or {}
+            always[ids(list(bias))] += ids(list(bias.values()), dtype=torch.float32)
+            early.copy_(always)[ids([*eos_token_ids, *p.stop_token_ids])] = -math.inf
         last_tokens: dict[int, dict[tuple[int, ...], list[int]]] = {}
         for *before, last in p.bad_words_token_ids:
             last_tokens.setdefault(len(before), {}).setdefault(tuple(before), []).append(last)
-        bias = ids(list((p.logit_bias or {}).values()), dtype=torch.float32)
         bad = {n: {k: ids(last) for k, last in found.items()} for n, found in last_tokens.items()}
-        p.cache.update({"masks of": key, "masks": (banned, ends, ids(list(p.logit_bias or ())), bias, bad)})
-    return p.cache["masks"]
+        p.cache.update({"shifts of": key, "shifts": (always, early, bad)})
+    return p.cache["shifts"]
 
 
 def apply_penalties(row: Tensor, p: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> None:
