@@ -5,9 +5,11 @@
 # in a while a user gets an answer that has nothing to do with the question. The same prompt alone is answered well. With
 # prefix caching off it never happens. With the policy `fcfs` (first come, first served) it never happens.
 #
-# This is a real bug of vLLM. A proposed fix, pull request 43569 (https://github.com/vllm-project/vllm/pull/43569, May 2026), tells
-# how it comes about, and issue 57580 (September 2026) has a case to reproduce. When we last looked both were open. Below is the
-# place that it lives in, from our own scheduler, with the bug planted: what `Scheduler.preempt` does with a victim.
+# This is a real bug of vLLM. In 0.32, `Scheduler._preempt_request` (vllm/v1/core/sched/scheduler.py) frees the victim's blocks with
+# their hashes, also those that this step was to fill. A proposed fix, pull request 43569
+# (https://github.com/vllm-project/vllm/pull/43569, May 2026), tells how it comes about, and issue 57580 (September 2026) has a case to
+# reproduce. When we last looked both were open. Below is the place that it lives in, from our own scheduler, with the bug
+# planted: what `Scheduler.preempt` does with a victim.
 #
 # What you need to know:
 #
