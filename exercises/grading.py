@@ -88,18 +88,14 @@ def hint(name: str = NOTHING, rung: int | None = None) -> None:
 
     exercise = _find(name, (), "hint")
     rungs = len(exercise.hints) + 1
-    before = progress.of(exercise.name)["rung"]
-    again = False
     if rung is None:
         rung = progress.next_rung(exercise.name, rungs)
-        again = rung == before
     elif type(rung) is not int or not 1 <= rung <= rungs:
         raise WrongCall(f"there are {rungs} hints, 1 to {rungs}, and {show(rung, 40)} was asked for")
-    if not again:
-        progress.note_hint(exercise.name, rung)
+    progress.note_hint(exercise.name, rung)
     solution = solution_of(exercise.name) or "This edition holds no solutions: ask your teacher."
     text = solution if rung == rungs else exercise.hints[rung - 1]
-    boxes.display(boxes.hint_box(exercise, rung, text, again, progress.of(exercise.name)["solved"]))
+    boxes.display(boxes.hint_box(exercise, rung, text))
 
 
 def same_or_stop(mine: Any, course: Any, says: str = "", *, tolerance: float = 1e-5) -> None:

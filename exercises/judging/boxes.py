@@ -104,20 +104,15 @@ def heading_of(exercise: Exercise) -> str:
         return exercise.title
 
 
-def hint_box(exercise: Exercise, rung: int, text: str, again: bool = False, solved: bool = False) -> Box:
-    """One rung of the ladder of hints. `again`: it was shown before, and no check has failed since."""
+def hint_box(exercise: Exercise, rung: int, text: str) -> Box:
+    """One rung of the ladder of hints."""
     text = textwrap.dedent(text).strip("\n")
     rungs = len(exercise.hints) + 1
     heading = f"Hint {rung} of {rungs}, {RUNGS[min(rung, len(RUNGS)) - 1]} · {heading_of(exercise)}"
-    by_number = f'hint("{exercise.name}", {rung + 1})'
-    if rung == rungs:
-        footer = "Type it yourself: the fingers learn too."
-    elif again and solved:
-        footer = f"It is solved. The next hint, should you want it: {by_number}"
-    elif again:
-        footer = f"Try once more and run check(...), then this cell gives the next hint; or ask for it: {by_number}"
-    else:
-        footer = f"Try it and run check(...). Still stuck? Then hint(...) gives the next one, and so does {by_number}"
+    footer = "Type it yourself: the fingers learn too."
+    if rung < rungs:
+        footer = "Try it and run check(...). After a check that fails, this cell gives the next hint, "
+        footer += f'and hint("{exercise.name}", {rung + 1}) gives it at once.'
     return Box("hint", heading, (("", text, rung >= 3 or "\n" in text),), footer)
 
 

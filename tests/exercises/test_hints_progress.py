@@ -60,12 +60,10 @@ def test_a_hint_left_in_the_notebook_does_not_climb_by_itself(source, capsys):
         hint("p1t1_add", *rung)
         return capsys.readouterr().out
 
-    again = 'Try once more and run check(...), then this cell gives the next hint; or ask for it: hint("p1t1_add", 2)'
-    assert "1 of 4" in (first := shown()) and "Try once more" not in first
     for _ in range(3):
-        assert "1 of 4" in (out := shown()) and again in " ".join(out.replace("│", " ").split())
+        assert "1 of 4" in (out := shown()) and 'hint("p1t1_add", 2)' in out
     check("p1t1_add", right)
-    assert "1 of 4" in (out := shown()) and "It is solved." in out
+    assert "1 of 4" in shown()
     fail()
     assert "2 of 4" in shown() and "2 of 4" in shown()
     assert "3 of 4" in shown(3) and "3 of 4" in shown()
