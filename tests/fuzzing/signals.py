@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
+from labkit.catalog import all_scripts
 from labkit.paths import ROOT
 
 SECONDS = 20.0  # in which everything has to be gone, on a machine however busy
@@ -38,12 +39,9 @@ PROGRAMS = {
         "--type",
         "Q8_0",
     ],
-    "anatomy": ["phase1_tokens_embeddings/model_file_anatomy.py", "--quick"],
-    "server lab": ["phase4_scheduler/server_lab.py", "--quick"],
-    "disaggregation": ["phase5_real_gpu/disaggregation.py", "--quick"],
-    "tensor parallel": ["phase5_real_gpu/tensor_parallel.py", "--quick"],
     "chat": ["phase4_scheduler/chat.py", "--tokens", "50"],
 }
+PROGRAMS |= {s.stem: [str(s), "--quick"] for s in all_scripts() if '"quick"' in s.read_text(encoding="utf-8")}
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGTERM]
 
 

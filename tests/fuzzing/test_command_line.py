@@ -1,4 +1,4 @@
-"""The judge of `command_line.py` finds what it is there to find, and lets pass what is in order."""
+"""The judge of `command_line.py` finds what it is there to find, and nothing in a few cases."""
 
 import pytest
 
@@ -24,22 +24,6 @@ from tests.fuzzing.command_line import complaint, options_of, run
 )
 def test_what_is_wrong_is_found(code, out, err, finding):
     assert finding in complaint(code, out, err)
-
-
-@pytest.mark.parametrize(
-    ("code", "err"),
-    [
-        (0, "a warning\nof a library"),
-        (1, ""),
-        (2, "error: one line"),
-        (2, "usage: x [-h]\n         [--a A]\nx: error: one line"),
-        (130, "stopped"),
-        (-2, "Traceback\n  File site.py\nKeyboardInterrupt"),
-        (-2, ""),
-    ],
-)
-def test_what_is_in_order_passes(code, err):
-    assert complaint(code, "text\n", err) is None
 
 
 def test_every_script_tells_its_options():
