@@ -43,10 +43,12 @@ def compile_cases(requests: Iterable[dict[str, Any]]) -> Iterator[Compiled]:
     environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": path}
     command = [sys.executable, "-m", "phase5_real_gpu.compiling.compile_worker"]
     with (
+        # The worker and ptxas keep files there, and a signal to all of them leaves them no time to remove those.
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
         tempfile.TemporaryFile("w+", encoding="utf-8") as complaints,
         subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints,
-            env=environment, cwd=ROOT, text=True, encoding="utf-8",
+            env=environment | {"TMPDIR": scratch}, cwd=ROOT, text=True, encoding="utf-8",
         ) as process,
     ):  # fmt: skip
         with contextlib.suppress(BrokenPipeError):  # it is gone already, and said why
