@@ -10,10 +10,8 @@ other programs read it, or it is refused in one line. Everything else is a findi
 
 import contextlib
 import copy
-import io
 import json
 import math
-import os
 import random
 import resource
 import struct
@@ -35,7 +33,6 @@ import tokenizers
 
 from exercises.judging.sandbox import run_apart
 from labkit.errors import LabError
-from phase1_tokens_embeddings import gpu_memory_equation, model_file_anatomy
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights import (
     CARDS,
@@ -391,34 +388,6 @@ def use_engine(folder: Path) -> None:
     assert 2 <= len(output.token_ids) <= 3, "a text of another length"
 
 
-# ------------------------------------------------------------------ scripts that open what they are given
-
-
-def make_command(rng: random.Random, folder: Path, sound: bool) -> None:
-    for make in (make_folder, make_safetensors, make_gguf):
-        make(rng, folder, sound)
-    (folder / "command").write_text(rng.choice(["--model", "memory", "x.safetensors", "x.gguf"]))
-
-
-def read_command(folder: Path) -> None:
-    """What a script prints holds no control codes; its mistakes take one line; and it blames the file, not itself."""
-    what, out, err = (folder / "command").read_text(), io.StringIO(), io.StringIO()
-    os.environ["INFERENCE_LAB_OUTPUTS"] = str(folder.parent)
-    script, argv = model_file_anatomy, ["--file", str(folder / what)]
-    if what in ("--model", "memory"):
-        script, argv = (
-            model_file_anatomy if what == "--model" else gpu_memory_equation,
-            ["--model", str(folder)],
-        )
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = script.main([*argv, "--quick"])
-    printed = (out.getvalue() + err.getvalue()).replace("\n", "")
-    assert all(c.isprintable() for c in printed), f"control codes: {ascii(printed)[-300:]}"
-    assert code in (0, 2), f"it blames itself: {ascii(printed)[-300:]}"
-    if code:
-        raise ValueError(err.getvalue().removesuffix("\n"))
-
-
 # ------------------------------------------------------------------ the judge
 
 
@@ -433,8 +402,7 @@ TARGETS = {
     "gguf": Target(make_gguf, read_gguf, 26),
     "tokenizer": Target(make_tokenizer, read_tokenizer, 20),
     "pattern": Target(make_pattern, read_pattern, 13),
-    "folder": Target(make_folder, read_folder, 10),
-    "command": Target(make_command, read_command, 1),
+    "folder": Target(make_folder, read_folder, 11),
 }
 
 
