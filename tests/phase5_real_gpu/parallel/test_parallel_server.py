@@ -23,25 +23,13 @@ def ask(address: str) -> str:
     return json.load(urllib.request.urlopen(asked, timeout=60))["choices"][0]["text"]
 
 
-@pytest.fixture
-def installed(tmp_path):
-    """As `pip install -e .` does it: the package says which executor it has."""
-    folder = tmp_path / "inference_lab-0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: inference-lab\nVersion: 0\n")
-    (folder / "entry_points.txt").write_text(
-        "[inference_lab.executors]\nmp = phase5_real_gpu.parallel:MultiprocExecutor\n"
-    )
-    return {"PYTHONPATH": str(tmp_path)}
-
-
 @pytest.mark.proof
-def test_a_shared_model_is_served(installed, capfd):
+def test_a_shared_model_is_served(capfd):
     """The same text; and if a rank dies, one line, and nobody is left."""
     engine = LLMEngine.from_pretrained("tales", "float32", "cpu")
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     expected = engine.generate(["Once upon a time"], params)[0].outputs[0].text
-    with running_server("tales", "-tp", "2", "--dtype", "float32", env=installed) as server:
+    with running_server("tales", "-tp", "2", "--dtype", "float32") as server:
         assert ask(server.address) == expected
         processes = psutil.Process(server.process.pid).children(recursive=True)
         assert len(processes) >= 4  # the engine, what starts its ranks, the ranks
