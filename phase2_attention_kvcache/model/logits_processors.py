@@ -35,7 +35,7 @@ def apply_logits_processors(
 
 
 def shifts_of(p: SamplingParams, eos_token_ids: Collection[int], logits: Tensor) -> tuple:
-    """What a request adds to its logits [vocab], also before `min_tokens`; the last tokens of bad words. Built once per request."""
+    """The rows that a request adds to its logits [vocab]: always, and before `min_tokens`; the last tokens of bad words. Built once."""
     if p.cache.get("shifts of") != (key := (frozenset(eos_token_ids), logits.shape[1], logits.device)):
         ids = partial(torch.tensor, dtype=torch.long, device=logits.device)
         always, early = torch.zeros(2, 1, device=logits.device)

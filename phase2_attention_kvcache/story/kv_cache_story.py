@@ -208,7 +208,7 @@ def draw_latency(times: Sequence[StepTimes], where: str):
     tokens = [t.tokens for t in times]
     late = times[-1].decode / times[0].decode
     fig, (left, right) = new_figure(
-        f"The first token waits for the prompt; by token {tokens[-1]:,} the next take {late:.2f} times as long",
+        f"The first token waits for the prompt; at {tokens[-1]:,} tokens each further token takes {late:.2f} times as long",
         f"GPT-2's shape, one request; fastest of several repeats; {where}",
         panels=2,
     )

@@ -85,12 +85,14 @@ def build_core(
 
     Args:
         features: those to use; None: the installed ones, with these `settings`.
+        settings: of features, and fields of `EngineConfig` that replace those of `config`.
 
     Raises:
         ValueError: parts or features that do not fit together, or a limit beyond the model's context
             (that of a scheduler of your own is lowered to it).
     """
     features = find_features(settings) if features is None else features
+    config = replace(config, **{f.name: settings[f.name] for f in fields(EngineConfig) if f.name in settings})
     context = model.config.max_context
     longest = context if config.max_model_len is None else config.max_model_len
     if not 1 <= longest <= context:

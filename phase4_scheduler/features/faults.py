@@ -51,9 +51,8 @@ class FaultIsolatingRunner(ModelRunner):
             request, blocks = s.request, s.block_ids
             new = blocks[s.num_computed // self.kv_cache.block_size :]
             results.append(Sampled())
-            rewind_generator(
-                request
-            )  # now or after its restart, it draws the number that it would have drawn
+            # Now or after its restart, the request draws the number that it would have drawn.
+            rewind_generator(request)
             if not unfilled.isdisjoint(blocks):
                 unfilled.update(new)
                 self.to_restart.append(request)

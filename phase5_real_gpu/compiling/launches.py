@@ -43,7 +43,7 @@ def _prefill(dtype: str, index: str = "int32", rule: dict | None = None, **shape
     paged_prefill(*step, _empty(BATCH + 1, dtype=index), context_lens, **(rule or {}))
 
 
-def _write(dtype: str, kv_dtype: str | None = None, turned: bool = False) -> None:
+def _write(dtype: str, kv_dtype: str | None = None, rotated: bool = False) -> None:
     new = _empty(2048, 8, 128, dtype=dtype)
     step = (
         new,
@@ -51,14 +51,14 @@ def _write(dtype: str, kv_dtype: str | None = None, turned: bool = False) -> Non
         *(_empty(NUM_BLOCKS, 16, 8, 128, dtype=kv_dtype or dtype) for _ in range(2)),
         _empty(2048, dtype="int64"),
     )
-    if turned:
+    if rotated:
         angles = _empty(2048, 64, dtype="float32"), _empty(2048, 64, dtype="float32")
         store(*step, q=_empty(2048, 32, 128, dtype=dtype), angles=angles)
     else:
         (store if kv_dtype else write_kv)(*step)
 
 
-def _product(dtype: str, kind: str, rows: int = 1) -> None:
+def _gemm(dtype: str, kind: str, rows: int = 1) -> None:
     groups = 4096 // 32
     codes = _empty(4096, 4096, dtype="int8") if kind == "int8" else _empty(4096, 2048, dtype="uint8")
     scales = _empty(4096, 1, dtype="float32") if kind == "int8" else _empty(4096, groups, dtype="float16")
@@ -106,11 +106,11 @@ CASES: dict[str, Callable[[str], None]] = {
     "prefill window": partial(_prefill, **LOCAL),
     "prefill int64": partial(_prefill, index="int64"),
     "write KV": _write,
-    "rotate and write KV": partial(_write, turned=True),
+    "rotate and write KV": partial(_write, rotated=True),
     "write KV fp8": partial(_write, **FP8),
-    "GEMM int8": partial(_product, kind="int8"),
-    "GEMM int4": partial(_product, kind="int4"),
-    "GEMM int4, 64 rows": partial(_product, kind="int4", rows=64),
+    "GEMM int8": partial(_gemm, kind="int8"),
+    "GEMM int4": partial(_gemm, kind="int4"),
+    "GEMM int4, 64 rows": partial(_gemm, kind="int4", rows=64),
     "first scale": partial(_scale, stride=1),
     "first scale, stride 32": partial(_scale, stride=32),
     "first transpose": _transpose,

@@ -50,7 +50,7 @@ def test_the_table_of_alice_fills_up_as_the_chapter_says():
     text = prose("02-blocks.md")
     assert "slot $5 \\cdot 16 + 4 = 84$" in text and alice.block_ids[36 // 16] * 16 + 36 % 16 == 84
     manager.allocate(alice, range(100), 100)
-    assert f"Her table is then {ids(alice)}." in text
+    assert f"Her table is then `{ids(alice)}`." in text
 
 
 def test_hashes_hits_and_evictions_are_those_of_the_chapter():
@@ -117,7 +117,7 @@ def test_two_of_three_answers_copy_a_block():
     answers = [alice, manager.fork(alice), manager.fork(alice)]
     for table in answers:
         manager.reserve(table, 38)
-    assert f"The tables are {ids(answers[0])}, {ids(answers[1])} and {ids(answers[2])}:" in prose(
+    assert f"The tables are `{ids(answers[0])}`, `{ids(answers[1])}` and `{ids(answers[2])}`:" in prose(
         "06-fork-swap-offload.md"
     )
     assert len(manager.take_copies()) == 2

@@ -25,7 +25,7 @@ class Recording:
 
     Attributes:
         events: the engine's, each with two things added: `arrived` (names) and `said` (name -> new text); with
-            speculative decoding also `drafts` (name -> words, and how many of them stood).
+            speculative decoding also `drafts` (name -> words, and how many of them were accepted).
         requests: name -> prompt and its number of tokens.
         texts: name -> the whole answer.
     """
@@ -81,7 +81,7 @@ class Recording:
 
 
 def _drafts(event: dict[str, Any], tokenizer: BPETokenizer) -> dict[str, dict[str, Any]]:
-    """By request, the drafts of a step as words, and how many of them stood."""
+    """By request, the drafts of a step as words, and how many of them were accepted."""
     return {
         name: {
             "words": [tokenizer.decode([token]) if token >= 0 else "" for token in drafted],

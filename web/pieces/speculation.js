@@ -62,9 +62,9 @@ function render({ data, el, lm }) {
       element("span", { class: "own" }, visible(word(own))))));
     const written = rounds.flatMap(({ drafts, accepted, own }) => [...drafts.slice(0, accepted), own]);
     text.replaceChildren(element("b", {}, prompt), written.map(word).join(""));
-    const drafted = rounds.reduce((sum, r) => sum + r.drafts.length, 0), stood = rounds.reduce((sum, r) => sum + r.accepted, 0);
+    const drafted = rounds.reduce((sum, r) => sum + r.drafts.length, 0), accepted = rounds.reduce((sum, r) => sum + r.accepted, 0);
     showCounts(counts, [["tokens written", written.length], ["steps of the large model", rounds.length], ["drafted", drafted],
-      ["accepted", drafted ? `${Math.round((100 * stood) / drafted)}%` : "–"], ["tokens a step", (written.length / rounds.length).toFixed(2)]]);
+      ["accepted", drafted ? `${Math.round((100 * accepted) / drafted)}%` : "–"], ["tokens a step", (written.length / rounds.length).toFixed(2)]]);
   }
   draw((text) => text, data.text, data.rounds);
 }

@@ -13,7 +13,7 @@ NEW_TOKENS = 32
 def speculate(
     model: Transformer, draft: Transformer, prompt: list[int], num_drafts: int
 ) -> list[tuple[list[int], int]]:
-    """Greedy speculation without a cache, in its plainest form: drafts of each step, and how many of them stood."""
+    """Greedy speculation without a cache, in its plainest form: drafts of each step, and how many of them were accepted."""
 
     def answers(of: Transformer, ids: list[int], count: int) -> list[int]:
         return (
@@ -48,7 +48,7 @@ def speculation_piece(
             {"drafts": [tok.decode([i]) for i in drafts], "accepted": accepted, "own": tok.decode([own])}
         )
     lines = [
-        f"{''.join(r['drafts'][: r['accepted']])!r} stood, {''.join(r['drafts'][r['accepted'] :])!r} fell, then {r['own']!r}"
+        f"{''.join(r['drafts'][: r['accepted']])!r} accepted, {''.join(r['drafts'][r['accepted'] :])!r} rejected, then {r['own']!r}"
         for r in rounds
     ]
     fallback = (

@@ -48,7 +48,10 @@ class KVTransfer(Feature):
     settings = {"kv_connector": None}
     refuses = {"Executors": "blocks are handed over by the process that holds the model"}
     scheduler, core = KVTransferScheduler, KVTransferCore
-    needs_whole_text = True
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.needs_whole_text = self.kv_connector is not None
 
     def is_on(self, model: Any, config: Any, features: Any) -> bool:
         return self.kv_connector is not None

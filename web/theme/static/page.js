@@ -77,7 +77,8 @@ reachable();
 // ---- words of a task set the piece below them
 for (const words of document.querySelectorAll("[data-set]")) {
   words.addEventListener("click", () => {
-    const live = words.closest("[data-piece]").querySelector(".live");
+    const place = words.closest("[data-piece]"), live = place.querySelector(".live");
+    if (!place.hasAttribute("data-alive")) return;  // it is on its way, or cannot run here
     for (const setting of words.dataset.set.split("; ")) {
       if (setting[0] === "!") { live.querySelector(`[data-do="${setting.slice(1)}"]`).click(); continue; }
       const [label, value] = setting.split("="), control = live.querySelector(`[aria-label="${label}"]`);
