@@ -4,6 +4,7 @@ The same requests are served twice, by the complete engine and with the learner'
 every word. `lab mine` then runs the engine with all of the learner's parts.
 """
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -88,7 +89,7 @@ def in_your_engine(
         if ours != theirs:
             says = "With your part the engine writes something else."
             refuse(NotYet("other-than-the-course", says, f"{len(course.texts)} answers", ours, theirs))
-    if mine.figures != mine.expected:
+    if not all(math.isclose(mine.figures[name], value) for name, value in mine.expected.items()):
         refuse(NotYet("other-figure", "Your figures are others.", "a run", mine.figures, mine.expected))
     most = max(sum(event["tokens"].values()) for event in mine.events)
     preemptions = sum(len(event["preempted"]) for event in mine.events)
@@ -135,6 +136,8 @@ def serve(
             while engine.has_requests:
                 for name, text, _ in engine.step():
                     texts[name] += text
+                if not events[-1]["tokens"]:
+                    raise RuntimeError("a step schedules nothing, though requests are left")
         write_alone = import_module(f"{COMPLETE}.cache").write_alone
         alone = write_alone(engine.model, engine.tokenizer.encode(PROMPTS[0]), tokens)
         figures = engine.report(ttft_slo=1.0, tpot_slo=0.01)
@@ -144,8 +147,10 @@ def serve(
 
 @contextmanager
 def engine_with(parts: Mapping[str, Any]) -> Iterator[None]:
-    """The complete engine has these functions and classes in place of its own."""
+    """The complete engine has these functions and classes in place of its own. ValueError: it has none of that name."""
     modules = [import_module(f"{COMPLETE}.{path.stem}") for path in complete().glob("[a-z]*.py")]
+    if unknown := [name for name in parts if not any(name in vars(module) for module in modules)]:
+        raise ValueError(f"no file of the engine has {', '.join(unknown)}")
     with ExitStack() as stack:
         for module in modules:
             for name in parts.keys() & vars(module).keys():

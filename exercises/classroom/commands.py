@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 
@@ -68,7 +69,8 @@ def grade_folder(console: Console, folder: str) -> int:
         def told(so_far: list[Graded]) -> None:
             bar.advance(task)
             if len(so_far) in whole:  # what is graded stays, however the command ends
-                write_whole(table, report.as_csv(so_far, unread))
+                with suppress(OSError):  # the last write tells
+                    write_whole(table, report.as_csv(so_far, unread))
 
         graded = grade(submissions, rooms, told)
     report.show(console, submissions, graded)

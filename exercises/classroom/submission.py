@@ -109,6 +109,7 @@ def _read(paths: list[Path]) -> Submission | Unread:
         files: list[Path] = []
         for path in paths:
             files += path.rglob(f"*{ENDING}") if path.is_dir() and not path.is_symlink() else [path]
+        files = [file for file in files if file.name.endswith(ENDING)] or files
         path = max(files, key=lambda file: file.lstat().st_mtime, default=paths[0])
         if not path.name.endswith(ENDING):
             raise LabError("not a file of `lab submit`, nor a folder with one")

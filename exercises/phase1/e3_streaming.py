@@ -68,7 +68,7 @@ check("p1e3_streaming", Streamer)
 # %% [markdown]
 # ## Into the engine
 #
-# The small engine that you build in this course (`lab mine` runs it) streams eight answers at a time. Between its tokens and each
+# The small engine that you build in this course (`lab mine` runs it) streams eight answers. Between its tokens and each
 # user stands your `Streamer`, one for each request. The texts have to be the course's, letter by letter.
 # %% tags=["engine"]
 from exercises.capstone.your_engine import in_your_engine

@@ -1,5 +1,4 @@
-"""The way into the engine for phase 2: a cache that calls the learner's attention, or holds the learner's caches; a model
-with outliers."""
+"""The way into the engine for phase 2: a cache that calls the learner's attention; a model with outliers."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -44,7 +43,7 @@ def tokens_of(
     """What the engine writes. Long prompts come in chunks of 8 tokens.
 
     Args:
-        kv_cache: `YourAttention(...)` or `YourMemory(...)`; None: the course's own.
+        kv_cache: `YourAttention(...)`; None: the course's own.
     """
     config = EngineConfig(
         max_num_seqs=4, max_num_batched_tokens=8, num_blocks=BLOCKS, block_size=BLOCK_SIZE,

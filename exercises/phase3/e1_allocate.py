@@ -8,7 +8,7 @@
 # One thing makes it interesting. Requests *share* blocks: three answers to one prompt read the same prompt. A block may be
 # reused only when the last reader has gone. So each block has a **reference count**: how many block tables point to it.
 #
-# You write three methods. The course's own version is spread over `phase3_paged_attention/paging/block_allocator.py` and
+# You write three methods. Keep `free` and `ref_count` as they are given: the engine reads and changes both. The course's own version is spread over `phase3_paged_attention/paging/block_allocator.py` and
 # `block_manager.py`; look at it afterwards.
 #
 # By hand, with blocks 1, 2, 3 (block 0, the **null block**, is never given out):

@@ -29,7 +29,7 @@ def order_in_the_engine(FreeList: type) -> None:
         def take(self) -> int:
             block = self.order.take()
             self.allocator.free.remove(block)
-            self.allocator.free.appendleft(block)
+            self.allocator.free.insert(0, block)
             return super().take()
 
         def hit(self, block: int) -> None:

@@ -61,14 +61,20 @@ check("p4e3_chunks", tokens_now, admit)
 # %% [markdown]
 # ## Into the engine
 #
-# Three short prompts and three long ones come at once to the small engine that you build in this course (`lab mine` runs it). First
-# a request may take all of the budget, then only 16 tokens a step. Look at the largest step: that is what all others have to sit
-# through.
+# Three short prompts and three long ones come at once to the small engine that you build in this course (`lab mine` runs it). Your
+# `tokens_now` cuts every piece; in place of `admit` the engine has `step` of 4.2. First a request may take all of the budget, then
+# only 16 tokens a step. Look at the largest step: that is what all others have to sit through.
 # %% tags=["engine"]
 from exercises.capstone.your_engine import in_your_engine
 
 for threshold in (0, 16):
     print(f"--- {f'threshold {threshold}' if threshold else 'no threshold'}")
     in_your_engine(
-        "p4e3_chunks", tokens_now, admit, num_blocks=100, max_num_batched_tokens=512, threshold=threshold
+        "p4e3_chunks",
+        tokens_now,
+        admit,
+        parts={"tokens_now": tokens_now},
+        num_blocks=100,
+        max_num_batched_tokens=512,
+        threshold=threshold,
     )

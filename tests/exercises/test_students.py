@@ -5,9 +5,11 @@ import pytest
 from exercises.grading import hint
 from exercises.judging import boxes
 from exercises.judging.plain_runs import run_cells
+from exercises.judging.registry import find
 from exercises.judging.sources import all_names, source_of
-from exercises.publishing.build_notebooks import build_student
+from exercises.publishing.build_notebooks import build_solution, build_student
 from exercises.publishing.commands import waits
+from tests.exercises.changed import bank_of, solution
 
 NAMES = all_names()
 
@@ -36,3 +38,22 @@ def test_a_student_notebook_waits_and_the_last_hint_solves_it(name, monkeypatch,
             exec(cell["source"], names)
     assert [box.state for box in shown[2:]] == ["correct"]
     capsys.readouterr()
+
+
+IN_YOUR_ENGINE = [name for name in NAMES if "in_your_engine(" in source_of(name).read_text()]
+SLOW = {"p1e3_streaming", "p2e6_top_p", "p4e1_one_step", "p4e3_chunks"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.proof] * (name in SLOW)) for name in IN_YOUR_ENGINE]
+)
+def test_right_answers_that_are_written_otherwise_go_into_the_engine(name, capsys):
+    nb = build_solution(source_of(name))
+    (engine,) = (cell for cell in nb.cells if cell.metadata.get("tags") == ["engine"])
+    nb.cells = [cell for cell in nb.cells if not {"check", "engine"} & set(cell.metadata.get("tags", ()))]
+    names, _ = run_cells(nb, name)
+    for answer in bank_of(name).RIGHT:
+        answer = solution(name, answer) if isinstance(answer, dict) else answer
+        answers = answer if isinstance(answer, tuple) else (answer,)
+        exec(engine.source, names | dict(zip(find(name).asks, answers, strict=True)))
+        assert "as with the course's own part" in capsys.readouterr().out

@@ -79,7 +79,9 @@ class BlockManager:
 
     def find(self, request: Any) -> list[int]:
         """Cached blocks that hold the beginning of a request's tokens. They are not taken yet."""
-        return find_prefix(request.token_ids, self.block_size, self.cached) if self.prefix_caching else []
+        if not self.prefix_caching:
+            return []
+        return list(find_prefix(request.token_ids, self.block_size, self.cached))
 
     def allocate(self, request: Any, num_tokens: int, must_fit: int = 0) -> bool:
         """Room for a request's first `num_tokens` tokens; a new request gets its prefix hits.
@@ -149,7 +151,5 @@ class BlockManager:
         for block in request.blocks:
             if self.allocator.ref_count[block] == 0 and block not in self.names:
                 self.allocator.free.remove(block)
-                self.allocator.free.appendleft(
-                    block
-                )  # never to be found again: it is taken before all others
+                self.allocator.free.insert(0, block)  # never to be found again: taken before all others
         request.blocks, request.num_named = [], 0

@@ -56,10 +56,11 @@ def write_alone(model: Model, prompt_ids: list[int], max_tokens: int) -> list[in
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attention(q, *cache.append(layer, k, v))
 
-    answer, new = [], list(prompt_ids)
+    answer, new, first = [], list(prompt_ids), 0
     while len(answer) < max_tokens:
-        positions = torch.arange(len(new)) + cache.lengths[-1]
+        positions = torch.arange(first, first + len(new))
         hidden = model.forward(torch.tensor(new), positions, attend)
+        first += len(new)
         new = [int(model.logits(hidden[-1:]).argmax())]
         answer += new
         if new[0] == model.eos_token_id:
@@ -79,8 +80,8 @@ class PagedCache:
         """Say of each request its block table, the number of its first new token, and how many are new."""
         size, new, self.rows, start = self.block_size, [], [], 0
         for table, first, n in parts:
-            new += slots(table, first, n, size)
-            seen = torch.tensor(slots(table, 0, first + n, size))
+            new += [int(slot) for slot in slots(table, first, n, size)]
+            seen = torch.tensor([int(slot) for slot in slots(table, 0, first + n, size)])
             self.rows.append((slice(start, start + n), seen))
             start += n
         self.new_slots = torch.tensor(new)

@@ -42,7 +42,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """All heads, causal. q: [N, heads, d], the last N of the M tokens in k and v, [M, heads, d] -> [N, heads, d]."""
     mask = may_see(len(q), len(k))
     heads = (one_head(q[:, h], k[:, h], v[:, h], mask) for h in range(q.shape[1]))
-    return torch.stack(list(heads), dim=1)
+    return torch.stack(list(heads), dim=1).to(q.dtype)
 
 
 def choose(logits: Tensor, temperature: float, top_p: float, generator: torch.Generator | None) -> int:

@@ -1,32 +1,35 @@
+from collections import defaultdict
+
+
 class ListAndDict:
     """Right: other books."""
 
     def __init__(self, num_blocks):
-        self.order, self.counts = list(range(1, num_blocks)), {}
+        self.free, self.ref_count = list(range(1, num_blocks)), defaultdict(int)
 
     @property
     def num_free(self):
-        return len(self.order)
+        return len(self.free)
 
     def take(self):
-        if not self.order:
+        if not self.free:
             raise MemoryError
-        block = self.order.pop(0)
-        self.counts[block] = 1
+        block = self.free.pop(0)
+        self.ref_count[block] = 1
         return block
 
     def share(self, block):
-        self.counts[block] = self.counts[block] + 1
+        self.ref_count[block] = self.ref_count[block] + 1
 
     def give_back(self, blocks):
-        if not all(block in self.counts for block in blocks):
+        if not all(self.ref_count[block] for block in blocks):
             raise ValueError(f"double free in {blocks}")
         for block in blocks:
-            if self.counts[block] == 1:
-                del self.counts[block]
-                self.order.append(block)
+            if self.ref_count[block] == 1:
+                del self.ref_count[block]
+                self.free.append(block)
             else:
-                self.counts[block] -= 1
+                self.ref_count[block] -= 1
 
 
 RIGHT = [ListAndDict]
