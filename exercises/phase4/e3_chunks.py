@@ -67,14 +67,8 @@ check("p4e3_chunks", tokens_now, admit)
 # %% tags=["engine"]
 from exercises.capstone.your_engine import in_your_engine
 
+large = {"num_blocks": 100, "max_num_batched_tokens": 512}
 for threshold in (0, 16):
     print(f"--- {f'threshold {threshold}' if threshold else 'no threshold'}")
-    in_your_engine(
-        "p4e3_chunks",
-        tokens_now,
-        admit,
-        parts={"tokens_now": tokens_now},
-        num_blocks=100,
-        max_num_batched_tokens=512,
-        threshold=threshold,
-    )
+    parts = {"tokens_now": tokens_now}
+    in_your_engine("p4e3_chunks", tokens_now, admit, parts=parts, threshold=threshold, **large)

@@ -141,6 +141,7 @@ def test_right_answers_become_parts_that_write_and_decide_the_same(solved, my_en
         ({"tokens_now": lambda request, budget, *_: min(1, budget)}, "other-steps"),
         ({"percentile": lambda values, rank: max(values)}, "other-figure"),
         ({"Cache": lambda *_: 1 / 0}, "fails-in-the-engine"),
+        ({"step": lambda *_, pool: []}, "fails-in-the-engine"),  # and never ends
     ],
 )
 def test_a_part_that_does_otherwise_is_told(monkeypatch, capsys, part, diagnosis):
@@ -152,13 +153,6 @@ def test_a_part_that_does_otherwise_is_told(monkeypatch, capsys, part, diagnosis
 def test_a_part_of_no_file_is_refused():
     with pytest.raises(ValueError, match="has admit"), your_engine.engine_with({"admit": None}):
         pass
-
-
-def test_a_step_that_schedules_nothing_ends_the_run(monkeypatch, capsys):
-    monkeypatch.setattr(your_engine, "passed", lambda *_: None)
-    with pytest.raises(NotYet, match="fails-in-the-engine"):
-        your_engine.in_your_engine("p4e2_preemption", lambda *_, pool: [])
-    assert "schedules nothing" in capsys.readouterr().out
 
 
 def cell(text, name="<a cell>"):

@@ -1,11 +1,8 @@
-from collections import defaultdict
-
-
 class ListAndDict:
     """Right: other books."""
 
     def __init__(self, num_blocks):
-        self.free, self.ref_count = list(range(1, num_blocks)), defaultdict(int)
+        self.free, self.ref_count = list(range(1, num_blocks)), dict.fromkeys(range(num_blocks), 0)
 
     @property
     def num_free(self):
@@ -25,11 +22,8 @@ class ListAndDict:
         if not all(self.ref_count[block] for block in blocks):
             raise ValueError(f"double free in {blocks}")
         for block in blocks:
-            if self.ref_count[block] == 1:
-                del self.ref_count[block]
-                self.free.append(block)
-            else:
-                self.ref_count[block] -= 1
+            self.ref_count[block] -= 1
+        self.free += [block for block in blocks if not self.ref_count[block]]
 
 
 RIGHT = [ListAndDict]
