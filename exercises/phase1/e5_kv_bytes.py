@@ -66,7 +66,7 @@ config = {
     "hidden_size": shape.d_model,
 }
 cache = engine.core.runner.kv_cache.storage.data
-expected = 40 * 16 * kv_bytes(config, bytes_per_number=4)
+expected = 40 * 16 * kv_bytes(config, 4)
 same_or_stop(
     expected, cache.nbytes, says="the engine reserved another number of bytes than your formula says"
 )
