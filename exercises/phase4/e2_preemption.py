@@ -19,6 +19,7 @@
 #
 # How many tokens each computes is as in 4.1: those that run first, in their order; then those that wait, from the head, while
 # there are a seat and budget. Each takes what it lags, or what is left of the budget if that is less. None is listed with 0 tokens.
+# A waiting request may have computed tokens, with blocks: its prefix was found in the cache.
 #
 # By hand: blocks of 4 tokens, 4 blocks, all taken. Ann has 8 tokens in two blocks and needs room for a ninth, Ben holds the
 # other two, Cal waits. Ben is preempted, Ann gets her block and computes 1. Then `running` is `[Ann]`, `waiting` is `[Ben, Cal]`,

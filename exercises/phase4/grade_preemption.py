@@ -10,6 +10,7 @@ from exercises.judging.solutions import Solution
 from exercises.phase4.small_requests import NAMES, Pool, SmallRequest, as_plan
 
 EACH_RUNNING = "while index < len(running) and budget > 0:"
+LAG = "request.num_tokens - request.num_computed_tokens"
 VICTIM, QUEUED = "victim = running.pop()", "waiting.appendleft(victim)"
 ADMITTED, NO_ROOM = (
     "plan.append((request, n))\n        budget -= n",
@@ -61,6 +62,9 @@ EXERCISE = Solution(
                 plan = [part for part in plan if part[0] is not victim]
 {NO_ROOM}"""
         },
+        "forgets-what-is-cached": {
+            f"waiting[0]\n        n = min({LAG}": "waiting[0]\n        n = min(request.num_tokens"
+        },
         "parts-of-nothing": (
             {EACH_RUNNING: "while index < len(running):"},
             When(lambda got, *_: any(n <= 0 for _, n in got["computed"])),
@@ -76,6 +80,8 @@ EXERCISE = Solution(
         },
     },
 )
+
+Counts = list[tuple[int, int]]
 
 
 class _WatchedPool(Pool):
@@ -95,15 +101,13 @@ class _WatchedPool(Pool):
         super().free(request)
 
 
-def _scene(
-    tokens: list[tuple[int, int]], queue: list[int], free: int
-) -> tuple[list[SmallRequest], deque[SmallRequest], _WatchedPool]:
-    """Which requests run and wait, with which blocks. tokens: (all, computed) of each running request."""
+def _scene(tokens: Counts, queue: Counts, free: int) -> tuple[list, deque, _WatchedPool]:
+    """Which requests run and wait, with which blocks. tokens, queue: (all, computed) of each that runs, and waits."""
     names = iter(NAMES)
     running = [SmallRequest(next(names), *counts) for counts in tokens]
-    waiting = deque(SmallRequest(next(names), count) for count in queue)
+    waiting = deque(SmallRequest(next(names), *counts) for counts in queue)
     pool = _WatchedPool()
-    for request in running:
+    for request in [*running, *waiting]:
         pool.allocate(request, request.num_computed_tokens)
     pool.num_blocks = sum(pool.held.values()) + free
     return running, waiting, pool
@@ -140,20 +144,22 @@ def _told(tokens: list, queue: list, free: int, budget: int, seats: int) -> str:
 def grade_preemption(step: Callable) -> str:
     rng = random.Random(2)
     shapes = [
-        ([(9, 8), (8, 7)], [5], 0, 16, 4),
-        ([(9, 8), (9, 8)], [3], 0, 16, 4),
-        ([(9, 8), (5, 4), (9, 8)], [4, 4], 1, 16, 8),
-        ([(30, 8), (5, 4), (5, 4)], [4], 1, 20, 8),
-        ([(5, 4)], [20, 3], 3, 16, 4),
-        ([(6, 5)], [7, 3], 4, 16, 4),
-        ([(6, 5), (7, 6)], [3], 4, 16, 2),
+        ([(9, 8), (8, 7)], [(5, 0)], 0, 16, 4),
+        ([(9, 8), (9, 8)], [(3, 0)], 0, 16, 4),
+        ([(9, 8), (5, 4), (9, 8)], [(4, 0), (4, 0)], 1, 16, 8),
+        ([(30, 8), (5, 4), (5, 4)], [(4, 0)], 1, 20, 8),
+        ([(5, 4)], [(20, 0), (3, 0)], 3, 16, 4),
+        ([(6, 5)], [(7, 0), (3, 0)], 4, 16, 4),
+        ([(6, 5), (7, 6)], [(3, 0)], 4, 16, 2),
+        ([(6, 5)], [(12, 8)], 4, 16, 4),
     ]
     for _ in range(300):
         running = []
         for _ in range(rng.randint(1, 4)):
             computed = rng.choice((4, 8, 8, 12, rng.randint(1, 14)))
             running.append((computed + rng.choice((1, 1, 1, 9)), computed))
-        waiting = [rng.randint(1, 20) for _ in range(rng.randint(0, 3))]
+        sizes = rng.choices(range(1, 21), k=rng.randint(0, 3))
+        waiting = [(n, rng.choice((0, 0, n - 1)) // 4 * 4) for n in sizes]
         seats = len(running) + rng.randint(0, 2)
         shapes.append((running, waiting, rng.randint(0, 5), rng.randint(2, 30), seats))
     EXERCISE.judge("step", step, shapes, play=after, show=_told)

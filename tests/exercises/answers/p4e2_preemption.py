@@ -29,8 +29,8 @@ def right_in_parts(running: list, waiting: deque, budget: int, max_num_seqs: int
     if len(crowd) == before:
         while budget and waiting and len(running) < max_num_seqs:
             head = waiting[0]
-            n = min(head.num_tokens, budget)
-            if not pool.allocate(head, n, head.num_tokens):
+            n = min(lag(head), budget)
+            if not pool.allocate(head, head.num_computed_tokens + n, head.num_tokens):
                 return plan
             waiting.popleft()
             running.append(head)
