@@ -8,8 +8,6 @@ from tests.fuzzing.engine import make_model
 def test_a_request_longer_than_the_cache_runs_where_all_layers_have_a_window():
     model = make_model("mistral", (5, 9))
     prompt, params = list(range(20, 44)), SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
-    small, large = (  # 26 tokens, 118 tokens
-        LLMEngine(model, num_blocks=n, block_size=2, max_num_batched_tokens=4, max_num_seqs=2)
-        for n in (14, 60)
-    )
+    limits = dict(block_size=2, max_num_batched_tokens=4, max_num_seqs=2)
+    small, large = (LLMEngine(model, num_blocks=n, **limits) for n in (14, 60))  # 26 and 118 tokens
     assert small.generate([prompt], params)[0].token_ids == large.generate([prompt], params)[0].token_ids
