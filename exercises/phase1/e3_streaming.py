@@ -2,8 +2,8 @@
 # # 1.3 Never show half a character
 #
 # A model writes tokens, and a user wants to read along. But a token holds *bytes*. In UTF-8 a character takes one to
-# four of them: "a" takes one, "é" two, "€" three, "🐐" four. A rare character may come in several tokens, and whoever
-# decodes each token by itself shows "�" for every half. ("�" is U+FFFD, the sign for "no character".)
+# four of them: "a" takes one, "é" two, "€" three, "🐐" four. A rare character may come in several tokens, and a program
+# that decodes each token by itself shows "�" for every half. ("�" is U+FFFD, the sign for "no character".)
 #
 # So bytes that may be the beginning of a character have to **wait** until the rest is here.
 #

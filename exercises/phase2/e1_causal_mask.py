@@ -2,7 +2,7 @@
 # # 2.1 The causal mask
 #
 # When a model writes, the tokens to come do not exist yet. So a token may look at itself and at everything before it,
-# never at what comes later. Who may look at whom is a table of yes and no: the **causal mask**. Row: the token that looks
+# never at what comes later. Which token may attend to which is a table of yes and no: the **causal mask**. Row: the token that looks
 # (the query). Column: the token it looks at (the key).
 #
 # In an engine there are often fewer queries than keys. The keys of older tokens are remembered; only the **last N of M**

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Debugging lab 4b: a temperature from nowhere
 #
-# **The symptom.** A server on CPUs. Somebody switches speculative decoding on. Greedy answers are as before, word for word. Drawn
+# **The symptom.** A server on CPUs. The operator switches speculative decoding on. Greedy answers are as before, word for word. Drawn
 # answers turn into garbage. Without drafts the same request, with the same seed, is answered well.
 #
 # This is a real bug of vLLM: issue 55005 (https://github.com/vllm-project/vllm/issues/55005, September 2026). A proposed fix is pull

@@ -10,18 +10,18 @@
 # - `blocks`: the names of the prompt's blocks. Equal names, equal text.
 # - `loads`: how many requests each replica has in flight.
 #
-# What the caches hold it does not see. It remembers which blocks it gave to whom. A replica **knows** the blocks from the beginning of the
+# What the caches hold it does not see. It remembers which blocks it gave to which replica. A replica **knows** the blocks from the beginning of the
 # prompt on, up to the first one that it was never given. (What lies behind that is of no use: keys and values depend on all
 # tokens before.) The rule:
 #
 # 1. The best replica is the one that knows most blocks. Among equals: the lower load, then the lower number.
 # 2. If it knows less than half of the blocks, or if it has more than `slack` requests above the least loaded replica: take the
 #    least loaded one instead (among equals the lowest number).
-# 3. Whoever gets the request is given all its blocks. Write that down.
+# 3. The chosen replica is given all blocks of the request. Write that down.
 #
 # By hand, with three replicas and `slack` 4:
 #
-#     choose([1, 2, 3], [1, 0, 0])       1    nobody knows anything: the least loaded
+#     choose([1, 2, 3], [1, 0, 0])       1    no replica knows a block: the least loaded
 #     choose([1, 2, 3, 4], [0, 3, 0])    1    knows three of four, and 3 more are not too many
 #     choose([1, 8, 9], [0, 3, 0])       0    replica 1 knows one of three: too little
 #     choose([1, 2, 3, 4], [0, 5, 1])    0    5 more than replica 0: it drowns

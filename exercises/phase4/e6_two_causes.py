@@ -17,7 +17,7 @@
 #
 # - A **counter** only grows, and has done so since the server started. Its value says nothing, its `rate` says all.
 # - What a **millisecond** means depends on the machine. Ask for shares (queue time / TTFT), for counts, or for 0 or not 0.
-# - A name that nobody has, or two sides whose labels differ, is no error. The result is empty, and the alert never rings.
+# - A name that no series has, or two sides whose labels differ, is no error. The result is empty, and the alert never rings.
 #
 # These are the metrics of real nights (`lab run war_room --list`): a minute in which all was well, and minutes with a fault.
 # Ask them:
@@ -44,7 +44,7 @@ print("The names:", *minutes_of(1)[0].names, sep="\n  ")
 # | `nothing_alike` (night 5) | `timestamp`: each prompt begins with the time, so no prefix is ever found | `off`: caching is switched off; `eviction`: more documents than the cache holds |
 #
 # `check` rings them on the recorded nights, on the same nights as a machine five times as slow or as fast would have seen them,
-# on a server that has been up for a day, and on one that nobody calls: there all of them are silent.
+# on a server that has been up for a day, and on one without requests: there all of them are silent.
 
 # %% tags=["answer"]
 too_few_seats_for_all = ...

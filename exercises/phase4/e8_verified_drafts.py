@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 4.8 Which drafts stand
 #
-# Somebody has guessed the next tokens of an answer: the **drafts**. The model has computed them all in one step, and tells at each
+# A small model has guessed the next tokens of an answer: the **drafts**. The model has computed them all in one step, and tells at each
 # place what it would draw from: the distribution `p[j]`. The guesser drew draft `j` from its own distribution, `q[j]`.
 #
 # The answer must be distributed as if the model had drawn every token itself. This rule does it (rejection sampling):

@@ -25,7 +25,7 @@ LEFT_BEHIND = (
 
 
 def used_memory(size: int, dtype: torch.dtype) -> Tensor:
-    """[size] numbers that nobody has set: what the last user of this memory has left in it."""
+    """[size] numbers that no code has set: what the last user of this memory has left in it."""
     return torch.tensor(list(islice(cycle(LEFT_BEHIND), size)), dtype=dtype)
 
 

@@ -43,7 +43,7 @@ def after_a_day(minute: Minute) -> Minute:
 
 
 def while_idle(minute: Minute) -> Minute:
-    """The same server while nobody calls: counters stand still, and nobody runs, waits or holds a block."""
+    """The same server without requests: counters stand still, and none runs, waits or holds a block."""
     return with_values(minute, lambda name, value: 1e4 if name.endswith(COUNTERS) else 0.0)
 
 

@@ -83,6 +83,6 @@ symptom(Loader)
 check("p5d2_blocks_still_written", Loader, cause)
 # %% [markdown]
 # The first version of vLLM's repair held the blocks of everybody who was aborted in that state. The review found what that loses: if the transfer has
-# arrived and the scheduler has not looked at it yet, nobody will ever say again that it has. The course's own is `RemoteKVs.release` in
+# arrived and the scheduler has not looked at it yet, no later message will say that it has. The course's own is `RemoteKVs.release` in
 # `phase4_scheduler/features/kv_transfer/scheduler.py`. And a transfer whose end is never reported, because the other side was aborted as well, keeps
 # its blocks for ever: vLLM's issue 46283 (https://github.com/vllm-project/vllm/issues/46283). That is what a lease is for.

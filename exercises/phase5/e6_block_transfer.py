@@ -2,7 +2,7 @@
 # # 5.6 Reading blocks from a side that may die
 #
 # One engine computes prompts, another one writes the answers. Between them go blocks of keys and values. The engine that computed a prompt
-# (the **prefill side**) keeps its blocks under a **lease**: a promise to keep them until a certain moment. Then it frees them, whoever may
+# (the **prefill side**) keeps its blocks under a **lease**: a promise to keep them until a certain moment. Then it frees them, whatever may
 # still want them, and other requests write into them. The engine that writes the answer (the **decode side**) reads them into blocks of its own.
 #
 # Three things can go wrong in the middle:
@@ -10,7 +10,7 @@
 # - The prefill side dies. Every `read` and `done` from then on raises `ConnectionError`. What was read before is good.
 # - The lease ends. Nothing is raised. You read what is there, and it may be another request's. So look at the clock *after* reading: a block
 #   is good if its reading was over before `lease_until`.
-# - Some blocks are in the own cache already, from an earlier request. They are the first ones, and nobody should read them again.
+# - Some blocks are in the own cache already, from an earlier request. They are the first ones, and they should not be read again.
 #
 # Whatever goes wrong, no request is lost. The good blocks at the beginning are used, and the rest of the prompt is computed here.
 #

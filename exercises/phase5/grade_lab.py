@@ -66,14 +66,8 @@ LAB = Solution(
         "padding-in-a-real-block": {REST: "self.slots[n:] = len(self.memory) - 1"},
         "recording-does-not-see-it": NEW_TENSORS,
         "step-not-stored": {REST: "self.slots.fill_(-1)"},
-        "recorded-anew": (
-            {**NEW_TENSORS, REST: NEW_TENSORS[REST] + RECORDS},
-            first_is("m.recordings"),
-        ),
-        "writes-into-anothers-block": (
-            {REST: "pass"},
-            first_is("m.read"),
-        ),
+        "recorded-anew": ({**NEW_TENSORS, REST: NEW_TENSORS[REST] + RECORDS}, first_is("m.recordings")),
+        "writes-into-anothers-block": ({REST: "pass"}, first_is("m.read")),
     },
     cause={},
 )

@@ -11,8 +11,8 @@ class SmallLoader:
     """Blocks, tables, and the transfers under way.
 
     Attributes:
-        memory: a word for each block; block 0 is given to nobody.
-        free: blocks that nobody has, the one to be taken next first.
+        memory: a word for each block; block 0 is never given out.
+        free: blocks that no request has, the one to be taken next first.
         tables: the blocks of each user.
         loading: for each transfer under way: its user, where it writes, what, and in how many steps.
         ready: users whose words are here.

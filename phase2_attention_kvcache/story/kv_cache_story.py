@@ -216,7 +216,9 @@ def draw_latency(times: Sequence[StepTimes], where: str):
     left.set(xlabel="prompt tokens", ylabel="TTFT, ms", xscale="log", yscale="log")
     plain_numbers(left)
     right.plot(tokens, [1000 * t.decode for t in times], marker="o", color=BLUE)
-    right.set(xlabel="tokens of text so far", ylabel="ITL, ms", ylim=(0, None))
+    right.set(
+        xlabel="tokens of text so far", ylabel="ITL, ms", ylim=(0, 1.1e3 * max(t.decode for t in times))
+    )
     return fig
 
 

@@ -79,7 +79,11 @@ class WindowedBlockManager(BlockManager):
     def free_skipped(self, table: BlockTable) -> None:
         """Free the blocks that have left the window. The null block replaces them in the table."""
         null, skipped = self.allocator.null_block, []
-        for i in reversed(range(self.num_skipped_blocks(table.num_tokens))):
+        num_skipped = self.num_skipped_blocks(table.num_tokens)
+        table.num_hashed = max(
+            table.num_hashed, num_skipped
+        )  # else the null block would enter the prefix cache
+        for i in reversed(range(num_skipped)):
             if table.blocks[i] is null:
                 break  # and so are all before it
             skipped.append(table.blocks[i])

@@ -79,9 +79,7 @@ class Swap(Feature):
             raise ValueError(
                 "preemption is 'swap', and num_swap_blocks is 0: say how many blocks may be swapped out"
             )
-        # A request of a model with windows came back from swap without blocks that it still sees.
-        self.needs_whole_text = self.preemption == "swap"
-        return self.needs_whole_text
+        return self.preemption == "swap"
 
     def arguments(self, part: str) -> dict[str, Any]:
         return {"num_swap_blocks": self.num_swap_blocks} if part in ("block_manager", "core") else {}

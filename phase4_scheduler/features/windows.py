@@ -19,7 +19,7 @@ class Windows(Feature):
 
     def is_on(self, model: Transformer, config: EngineConfig, features: Sequence[Feature]) -> bool:
         self._window = widest_window(model.config)
-        # Some features need a text from its beginning: a draft model, an engine that computes prompts for others, swap.
+        # Some features read a text from its beginning: a draft model, and an engine that computes prompts for others.
         whole = any(getattr(feature, "needs_whole_text", False) for feature in features)
         self._max_new_tokens = config.max_num_batched_tokens
         return self._window is not None and not whole

@@ -163,15 +163,8 @@ def draw_matrix(cases: list[Case], kept: dict[str, dict[str, float]]) -> Figure:
     ax.set_yticks(range(len(cases)), [case.name for case in cases])
     for y, (case, row) in enumerate(zip(cases, values, strict=True)):
         for x, (name, value) in enumerate(zip(REMEDIES, row, strict=True)):
-            ax.text(
-                x,
-                y,
-                f"{value:.0f}",
-                ha="center",
-                va="center",
-                color="white" if value > 85 else INK,
-                fontsize=11,
-            )
+            color = "white" if value > 85 else INK
+            ax.text(x, y, f"{value:.0f}", ha="center", va="center", color=color, fontsize=11)
             if name == case.remedy:
                 ax.add_patch(
                     Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, fill=False, edgecolor=INK, linewidth=1.6)

@@ -45,12 +45,8 @@ def _prefill(dtype: str, index: str = "int32", rule: dict | None = None, **shape
 
 def _write(dtype: str, kv_dtype: str | None = None, rotated: bool = False) -> None:
     new = _empty(2048, 8, 128, dtype=dtype)
-    step = (
-        new,
-        new,
-        *(_empty(NUM_BLOCKS, 16, 8, 128, dtype=kv_dtype or dtype) for _ in range(2)),
-        _empty(2048, dtype="int64"),
-    )
+    caches = (_empty(NUM_BLOCKS, 16, 8, 128, dtype=kv_dtype or dtype) for _ in range(2))
+    step = (new, new, *caches, _empty(2048, dtype="int64"))
     if rotated:
         angles = _empty(2048, 64, dtype="float32"), _empty(2048, 64, dtype="float32")
         store(*step, q=_empty(2048, 32, 128, dtype=dtype), angles=angles)

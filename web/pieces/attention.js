@@ -1,4 +1,4 @@
-// Hover the attention of a real model: who looks at whom, in each layer and head.
+// Hover the attention of a real model: which token attends to which, in each layer and head.
 
 import { box, element, textField, visible } from "./common.js";
 

@@ -152,7 +152,7 @@ export function player(milliseconds, show) {
     slider.max = String(last);
     go(0);
   }
-  // More steps have come: whoever was at the last one goes on with them.
+  // More steps have come: a reader at the last one follows them.
   function grow(count) {
     const follows = at === last;
     last = count - 1;

@@ -1,7 +1,7 @@
 // What engine.record wrote, read and followed: the state of every request after any step, from the events alone.
 
 const NEEDED = ["tokens", "computed", "blocks", "preempted", "finished", "running", "waiting", "free_blocks", "taken", "hit", "freed", "evicted"];
-const EVERY = 32;  // steps between two states that are kept; those between are worked out when somebody looks
+const EVERY = 32;  // steps between two states that are kept; those between are computed when they are shown
 
 // One line of a recording, or one event of a server's stream, as the piece needs it. where: for the message.
 function eventOf(text, where) {
