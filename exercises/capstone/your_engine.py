@@ -25,9 +25,7 @@ from labkit.models import find_model
 from labkit.paths import ROOT
 
 if str(ROOT) not in sys.path:
-    sys.path.append(
-        str(ROOT)
-    )  # a notebook runs in its own folder, and COMPLETE is in no package of the course
+    sys.path.append(str(ROOT))  # a notebook runs elsewhere, and COMPLETE is in no package of the course
 
 BEGINNING = (
     "In the middle of the great forest stood a little house, and in it lived an old woman with her three sons. The eldest "
@@ -37,10 +35,7 @@ BEGINNING = (
 SHARED = tuple(BEGINNING + end for end in (" The king", " Your sons", " Who of you"))
 TOKENS = 16  # of each answer
 Waves = Sequence[Sequence[str]]
-WAVES: Waves = (
-    (*PROMPTS, *SHARED),
-    SHARED[:2],
-)  # the second one comes when all prompts of the first are answered
+WAVES: Waves = ((*PROMPTS, *SHARED), SHARED[:2])  # the second comes when all of the first are answered
 
 
 class Served(NamedTuple):

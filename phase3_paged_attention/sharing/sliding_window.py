@@ -80,9 +80,8 @@ class WindowedBlockManager(BlockManager):
         """Free the blocks that have left the window. The null block replaces them in the table."""
         null, skipped = self.allocator.null_block, []
         num_skipped = self.num_skipped_blocks(table.num_tokens)
-        table.num_hashed = max(
-            table.num_hashed, num_skipped
-        )  # else the null block would enter the prefix cache
+        # Blocks that came back from swap have no hash yet. In their place the null block would enter the prefix cache.
+        table.num_hashed = max(table.num_hashed, num_skipped)
         for i in reversed(range(num_skipped)):
             if table.blocks[i] is null:
                 break  # and so are all before it
