@@ -72,7 +72,7 @@ def _linear_layers() -> Finding:
         return Finding(
             what, "torch's own: this build has no oneDNN", True, "right, and slower for many users"
         )
-    shapes = [key for key in load_measured() if key.startswith("linear ")]
+    shapes = {key.partition(",")[0] for key in load_measured() if key.startswith("linear ")}
     told = f"{len(shapes)} shapes measured" if shapes else "not measured yet"
     return Finding(
         what, told, True, "the first engine measures each shape, a second in all, and keeps the fastest way"

@@ -9,6 +9,7 @@ Source: vllm/v1/sample/sampler.py for the order in which they apply.
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -58,6 +59,8 @@ class Sampler:
     Order, as in vLLM: log probabilities to report; logit_bias and min_tokens; repetition, frequency and
     presence penalties; then greedy rows are done. For the others: temperature, min_p, top_k, top_p, draw.
     """
+
+    largest = staticmethod(partial(torch.max, dim=-1))  # of each row, and its place
 
     def __init__(
         self, eos_token_id: int | Collection[int] | None = None, generator: Generator = None
@@ -131,17 +134,16 @@ class Sampler:
 
         Refuses broken rows. Their mistake comes in the place of the token, so that the host waits once.
         """
-        best, likeliest = logits.max(dim=-1)  # the largest of a row with a NaN is NaN
+        best, likeliest = self.largest(logits)  # the largest of a row with a NaN is NaN
         broken = ~torch.isfinite(best)
         changed, found = logits, likeliest
         if rows := [i for i, p in enumerate(params) if p.changes_logits(len(output_ids[i]))]:
             changed = apply_logits_processors(
                 logits, rows, params, prompt_ids, output_ids, self.eos_token_ids
             )
-            best, likeliest = changed.max(dim=-1)
-            found = likeliest.masked_fill(~torch.isfinite(best), INFINITE).masked_fill(
-                best == -math.inf, BANNED
-            )
+            best, likeliest = self.largest(changed)
+            found = likeliest.masked_fill(~torch.isfinite(best), INFINITE)
+            found = found.masked_fill(best == -math.inf, BANNED)
         token_ids = found.masked_fill(broken, BROKEN).tolist()
         for mistake, reason in MISTAKES.items():
             if rows := [i for i, token in enumerate(token_ids) if token == mistake]:
@@ -163,9 +165,8 @@ def _check_rows(logits: torch.Tensor, params: Sequence[SamplingParams], *lists_o
 def draw(probs: torch.Tensor, generators: Sequence[Generator], common: Generator = None) -> list[int]:
     """Draw one token from each row of `probs` [B, vocab].
 
-    Lay the tokens side by side on a line of length 1, each as wide as its probability, and pick one point. A row
-    takes exactly one random number, from its own generator: the result does not depend on other rows, on
-    the size of the vocabulary or on the device.
+    Lay the tokens side by side on a line of length 1, each as wide as its probability, and pick one point. A row takes
+    one random number, from its own generator: no other row, no device and no size of the vocabulary changes its token.
     """
     return draw_tokens(probs, generators, common).tolist()
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from labkit.machine import memory_bytes
 from phase2_attention_kvcache.model.layers import GeluMLP
@@ -26,7 +26,19 @@ class CPURunner(ModelRunner):
     def create(
         cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None = None
     ) -> Self:
-        return super().create(prepare(model), config, num_blocks, storage)
+        runner = super().create(prepare(model), config, num_blocks, storage)
+        runner.sampler.largest = largest
+        return runner
+
+
+def largest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest number of each row, and the first place that holds it: [B, vocab] -> [B], [B].
+
+    numpy searches several times as fast as torch. It knows no bfloat16.
+    """
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    places = torch.from_numpy(wide.numpy().argmax(-1))
+    return logits.gather(1, places[:, None])[:, 0], places
 
 
 def prepare(model: Transformer) -> Transformer:

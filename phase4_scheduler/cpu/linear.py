@@ -18,6 +18,7 @@ from phase2_attention_kvcache.quantization.quantized_formats import GROUP
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear
 from phase3_paged_attention.paging import compiled_kernel
 from phase4_scheduler.cpu.choice import ROWS, Make, Run, Times, measured_times, num_copies
+from phase4_scheduler.cpu.large_pages import collapse_pages
 
 FEW = 16  # rows: the most that our kernel is taken for, whatever was measured on a machine with other work to do
 KINDS = {"int8", "q8_0", "int4", "q4_0"}  # the quantized formats that our kernel reads
@@ -121,6 +122,8 @@ def quantized_linear(layer: QuantizedLinear, dtype: torch.dtype) -> CPULinear | 
 def _few_rows(matrix: NamedTuple) -> Run:
     from phase4_scheduler.cpu.few_rows import multiply_rows
 
+    collapse_pages(matrix.weights.ctypes.data, matrix.weights.nbytes)
+
     return lambda x: multiply_rows(x, matrix)
 
 
@@ -129,6 +132,7 @@ def pack(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Run | None:
     after = ("gelu", [], "tanh") if gelu else ("none", [], "")
     try:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        collapse_pages(torch.ops.mkldnn.data_ptr(packed), torch.ops.mkldnn._nbytes(packed))
         run = lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, *after)  # noqa: E731
         run(weight.new_zeros(1, weight.shape[1]))
     except (RuntimeError, AttributeError):  # a torch without it, a number format, a shape

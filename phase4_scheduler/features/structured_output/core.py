@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +66,7 @@ class StructuredScheduler(Scheduler):
 
 
 class StructuredRunner(ModelRunner):
-    """Masks the logits from which a token of such a request is sampled. A thread computes the masks of a step while the
-    model computes its logits.
+    """Masks the logits from which a token of such a request is sampled.
 
     Attributes:
         grammars, compiler: the core's. A grammar that failed raises here, which ends its request alone.
@@ -76,37 +75,24 @@ class StructuredRunner(ModelRunner):
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self.grammars: Grammars = {}
-        self._thread = ThreadPoolExecutor(1, "masks")
-        self._asked: set[Request] = set()  # of the step, in its order the masks
-        self._masks: Future[Tensor] | None = None
-        self._masked: list[int] = []  # the rows that they belong to
-
-    def run(self, output: SchedulerOutput) -> list[Sampled]:
-        asked = [
-            (s, future) for s in output.scheduled if s.samples and (future := self.grammars.get(s.request))
-        ]
-        if not asked:
-            return super().run(output)
-        self._asked, self._masks = {s.request for s, _ in asked}, self._thread.submit(self._ban, asked)
-        try:
-            return super().run(output)
-        finally:
-            wait([self._masks])  # when a step has failed, no thread moves a grammar any more
-            self._asked, self._masks = set(), None
-
-    def _ban(self, asked: Sequence[tuple[Scheduled, Future[RequestGrammar]]]) -> Tensor:
-        """What may not be sampled: bool [rows, vocab_size], see `GrammarCompiler.banned`."""
-        answers = []
-        for s, future in asked:
-            grammar = future.result()
-            grammar.read(s.request.output_token_ids)
-            answers.append((grammar, s.token_ids[num_certain(s) :]))
-        return torch.from_numpy(self.compiler().banned(answers))
+        self._masked: list[int] = []  # rows of the step, and what is banned in each
+        self._banned = torch.empty(0)
 
     def sample(self, scheduled: Sequence[Scheduled], batch: StepBatch, hidden: Tensor) -> list[Sampled]:
+        asked, rows = [], []
         for s, first in zip(scheduled, batch.first_rows, strict=True):
-            if s.request in self._asked:
-                self._masked += range(first + num_certain(s) - 1, first + s.num_tokens)
+            request = s.request
+            if s.samples and (future := self.grammars.get(request)):
+                grammar = future.result()
+                grammar.read(request.output_token_ids)
+                certain = len(request.token_ids) - s.num_computed  # the tokens behind them are drafts
+                drafts = s.token_ids[certain:]
+                asked.append((grammar, drafts))
+                rows += range(first + certain - 1, first + certain + len(drafts))
+        if not asked:
+            return super().sample(scheduled, batch, hidden)
+        self._banned = torch.from_numpy(self.compiler().banned(asked)).to(hidden.device)
+        self._masked = rows
         try:
             return super().sample(scheduled, batch, hidden)
         finally:
@@ -117,18 +103,13 @@ class StructuredRunner(ModelRunner):
         logits = super().logits(hidden, rows)
         if not self._masked:
             return logits
-        banned = self._masks.result().to(hidden.device)
         if self._masked == list(rows):
-            return logits.masked_fill_(banned, -torch.inf)
+            return logits.masked_fill_(self._banned, -torch.inf)
         place = {row: i for i, row in enumerate(self._masked)}
         if at := [i for i, row in enumerate(rows) if row in place]:
-            logits[at] = logits[at].masked_fill(banned[[place[rows[i]] for i in at]], -torch.inf)
+            banned = self._banned[[place[rows[i]] for i in at]]
+            logits[at] = logits[at].masked_fill(banned, -torch.inf)
         return logits
-
-
-def num_certain(s: Scheduled) -> int:
-    """Tokens of a request in a step that are no drafts: those stand behind them."""
-    return len(s.request.token_ids) - s.num_computed
 
 
 class StructuredCore(EngineCore):

@@ -14,6 +14,7 @@ from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transfor
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear, quantize_model
 from phase3_paged_attention.paging import PagedKVCache, StepLayout
 from phase4_scheduler.cpu import backend, choice, prepare
+from phase4_scheduler.cpu.large_pages import collapse_pages
 from phase4_scheduler.cpu.linear import CPULinear
 from phase4_scheduler.engine import LLMEngine
 
@@ -120,3 +121,21 @@ assert settings() == before, [(a, b) for a, b in zip(before, settings()) if a !=
 def test_the_settings_of_the_process_stay():
     """Threads, random numbers, the choices of torch's backends: they belong to the program that uses the engine."""
     subprocess.run([sys.executable, "-c", SETTINGS], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_largest_number(dtype):
+    """As torch finds it: the first of equals, NaN before all others, infinities."""
+    logits = torch.randint(-3, 3, (6, 97)).to(dtype)
+    logits[1, 50] = logits[1, 70] = torch.nan
+    logits[2, 9] = torch.inf
+    logits[3] = -torch.inf
+    for found, wanted in zip(backend.largest(logits), logits.max(dim=-1)):
+        assert torch.equal(found.nan_to_num(7), wanted.nan_to_num(7))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the advice is Linux's")
+def test_large_pages_change_no_number():
+    weights = torch.arange(3 << 20)
+    collapse_pages(weights.data_ptr(), weights.nbytes)
+    assert torch.equal(weights, torch.arange(3 << 20))

@@ -121,14 +121,16 @@ def test_measured_once(monkeypatch):
     again = float_linear(torch.randn(64, 32), None)
     assert len(calls) == 1 and again.ways == first.ways
     [key] = measured.load_measured()
-    assert key == "linear float32 64 x 32"
+    assert key == choice.file_key("float32", (64, 32))
     assert all(len(row) == len(ROWS) for row in measured.load_measured()[key].values())
 
 
 @pytest.mark.parametrize("content", ["no json", "[]", '{"x": 3}', None])
 def test_a_broken_file_is_measured_anew(content):
     if content is None:
-        content = json.dumps({measured.machine_key(): {"linear float32 64 x 32": {"torch": ["fast"]}}})
+        content = json.dumps(
+            {measured.machine_key(): {choice.file_key("float32", (64, 32)): {"torch": ["fast"]}}}
+        )
     measured.measured_file().write_text(content)
     layer = float_linear(torch.randn(64, 32), None)
     assert layer(torch.zeros(3, 32)).shape == (3, 64)
