@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from labkit.machine import memory_bytes
 from phase2_attention_kvcache.model.layers import GeluMLP
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear
 from phase3_paged_attention.paging import KVStorage
-from phase4_scheduler.cpu.linear import CPUGeluMLP, float_linear, quantized_linear
+from phase4_scheduler.cpu.linear import CPUGeluMLP, float_linear, largest, quantized_linear
 from phase4_scheduler.engine import EngineConfig, ModelRunner
 
 SMALL = 1 << 15  # weights of a matrix: below this no choice can be felt, so the layer stays as it is
@@ -29,16 +29,6 @@ class CPURunner(ModelRunner):
         runner = super().create(prepare(model), config, num_blocks, storage)
         runner.sampler.largest = largest
         return runner
-
-
-def largest(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest number of each row, and the first place that holds it: [B, vocab] -> [B], [B].
-
-    numpy searches several times as fast as torch. It knows no bfloat16.
-    """
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    places = torch.from_numpy(wide.numpy().argmax(-1))
-    return logits.gather(1, places[:, None])[:, 0], places
 
 
 def prepare(model: Transformer) -> Transformer:

@@ -144,3 +144,13 @@ def pack_wide(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Run | 
     """The same for bfloat16, computed in float32."""
     run = pack(weight.float(), None if bias is None else bias.float(), gelu)
     return run and (lambda x: run(x.float()).to(x.dtype))
+
+
+def largest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest score of each row of a head's, and the first place that holds it: [B, vocab] -> [B], [B].
+
+    numpy searches several times as fast as torch. It knows no bfloat16.
+    """
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    places = torch.from_numpy(wide.numpy().argmax(-1))
+    return logits.gather(1, places[:, None])[:, 0], places
