@@ -8,9 +8,7 @@ Texts are .txt files; several documents in one file are parted by a line `<|endo
 """
 
 import argparse
-import gzip
 import json
-import math
 import os
 import time
 from pathlib import Path
@@ -24,6 +22,8 @@ from labkit.machine import cpu_name, pick_device
 from labkit.options import Parser, whole
 from labkit.terminal import run
 from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer
+from phase2_attention_kvcache.measuring.evaluation import bits_per_byte
+from phase2_attention_kvcache.model import Transformer
 
 # Width, layers and heads (of 64 numbers each). Both share one tokenizer, so that the small one can
 # draft for the large one (speculative decoding).
@@ -36,7 +36,6 @@ TOKENS_PER_STEP = 4096
 # Short windows first: most of the language is learned from near words, and they cost less attention.
 # The last part runs at the full context, so that the late positions are learned too.
 WINDOW_SCHEDULE = [(0.45, 256), (0.75, 512), (1.0, 1024)]  # (until this share of the steps, window)
-EVALUATE_EVERY = 100
 # The text is read four to five times. Without dropout the model would learn it by heart.
 DROPOUT = 0.1
 
@@ -110,34 +109,6 @@ def make_loss(model: GPT2LMHeadModel, device: str, compiled: bool):
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
     return torch.compile(loss, dynamic=False) if compiled else loss
-
-
-@torch.no_grad()
-def bits_per_byte(
-    model: GPT2LMHeadModel, ids: np.ndarray, num_bytes: int, window: int, limit: int | None = None
-) -> float:
-    """Bits the model needs to store one byte of the text: -log2 p(text) / bytes.
-
-    Unlike the loss per token it can be compared between tokenizers. The text is read in windows, each
-    without knowledge of the one before. `limit`: use only that many tokens, for a quick look.
-    """
-    was_training = model.training
-    model.eval()
-    device = next(model.parameters()).device
-    used = len(ids) - 1 if limit is None else min(limit, len(ids) - 1)
-    nats = 0.0
-    for start in range(0, used, window):
-        piece = torch.from_numpy(ids[start : min(start + window, used) + 1]).to(device)
-        logits = model(piece[None, :-1]).logits[0].float()
-        nats += F.cross_entropy(logits, piece[1:], reduction="sum").item()
-    model.train(was_training)
-    return nats / math.log(2) / (num_bytes * used / (len(ids) - 1))
-
-
-def gzip_bits_per_byte(documents: list[str]) -> float:
-    """Bits per byte of a common compressor on the same text, for comparison."""
-    raw = "\n".join(documents).encode()
-    return round(8 * len(gzip.compress(raw, 9)) / len(raw), 4)
 
 
 def parser_of_training(description: str) -> Parser:
@@ -222,25 +193,22 @@ def main() -> None:
 
         done = step + 1
         row = dict(step=done, tokens=done * TOKENS_PER_STEP, loss=round(loss.item(), 4))
-        if done % EVALUATE_EVERY == 0 or done == args.steps:
-            quick = bits_per_byte(model, valid_ids, valid_bytes, window, limit=16 * CONTEXT)
-            row["valid_bits_per_byte"] = round(quick, 4)
         if done % 10 == 0 or done == args.steps:
             log.append(row)
             speed = TOKENS_PER_STEP / (time.perf_counter() - began)
             left = (args.steps - done) * seconds / done / 60
-            valid = row.get("valid_bits_per_byte")
             print(
                 f"step {done:5}/{args.steps}  loss {row['loss']:.3f}  window {window:4}  "
-                f"{speed:6.0f} tok/s  about {left:.0f} min left  "
-                + (f"valid {valid:.3f} bits/byte" if valid else ""),
+                f"{speed:6.0f} tok/s  about {left:.0f} min left",
                 flush=True,
             )
 
     cpu = f"{os.cpu_count()} cores of an {cpu_name()} CPU"
     model = model.to(torch.bfloat16)
     model.save_pretrained(args.out)
-    reloaded = GPT2LMHeadModel.from_pretrained(args.out, dtype=torch.float32).to(device)
+    bits = bits_per_byte(
+        Transformer.from_pretrained(args.out, device=device), valid_ids.tolist(), valid_bytes
+    )
     summary = dict(
         preset=args.preset,
         parameters=sum(p.numel() for p in model.parameters()),
@@ -250,16 +218,15 @@ def main() -> None:
         training_bytes=sum(len(d.encode()) for d in documents),
         valid_tokens=len(valid_ids),
         valid_bytes=valid_bytes,
-        valid_bits_per_byte=round(bits_per_byte(reloaded, valid_ids, valid_bytes, CONTEXT), 4),
+        valid_bits_per_byte=round(bits, 4),
         seconds=round(seconds),
         machine=torch.cuda.get_device_name() if device == "cuda" else cpu,
-        gzip_bits_per_byte=gzip_bits_per_byte(valid_documents),
         seed=args.seed,
         torch=torch.__version__,
         log=log,
     )
     (args.out / "training_log.json").write_text(json.dumps(summary, indent=1))
-    print(f"saved {args.out}: {summary['valid_bits_per_byte']:.3f} bits per byte on the validation text")
+    print(f"saved {args.out}: {bits:.3f} bits per byte on the validation text")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The course in a screen or two: a line a script, everything else in a log."""
 
 import json
-import sys
 
 import pytest
 
@@ -63,11 +62,3 @@ def test_a_stop_stops_the_course(scripts, capfd):
     (scripts / "good.py").write_text(f'"""Stopped."""\nimport sys\nsys.exit({STOPPED})')
     assert command.main(["course"]) == STOPPED
     assert "eight stories" not in capfd.readouterr().out
-
-
-def test_it_fits_a_narrow_terminal(scripts, capfd):
-    page = course.Page(file=sys.stdout)
-    page.width = 60
-    row = course.line_of(page, scripts / "good.py", 1, "error: " + "long " * 40, 12.3)
-    page.print(row)
-    assert max(map(len, capfd.readouterr().out.splitlines())) <= 60

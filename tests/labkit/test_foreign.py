@@ -66,11 +66,3 @@ def test_what_is_no_json_is_refused(tmp_path, raw, message):
     (tmp_path / "x.json").write_bytes(raw)
     with pytest.raises(ValueError, match=message):
         read_json(tmp_path / "x.json", at_most=1_000 if len(raw) < 5000 else 10**6)
-
-
-def test_only_files_are_read(tmp_path):
-    for path in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(ValueError, match="no such file"):
-            read_json(path, 10)
-    (tmp_path / "x.json").write_text('{"a": [1, "é"]}', encoding="utf-8")
-    assert read_json(tmp_path / "x.json", 100) == {"a": [1, "é"]}

@@ -25,8 +25,3 @@ def test_words_that_argparse_repeats_hold_no_control_codes(capsys, words):
         Parser(prog="x").parse_args(words)
     line = capsys.readouterr().err.splitlines()[1]
     assert line.isprintable() and len(line) < 1100
-
-
-def test_numbers_in_range_pass():
-    assert [whole(1, 100)(t) for t in ("1", "100", "1_0")] == [1, 100, 10]
-    assert [between(0, 1)(t) for t in ("0", "1", "1e-9")] == [0, 1, 1e-9]

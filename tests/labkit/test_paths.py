@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from labkit.errors import LabError
-from labkit.paths import ROOT, check_writable, outputs, write_whole
+from labkit.paths import check_writable, write_whole
 
 
 @pytest.fixture
@@ -50,8 +50,3 @@ def test_what_cannot_be_written_is_known_before(tmp_path, path):
     with pytest.raises(LabError, match="cannot write"):
         check_writable(tmp_path / path)
     assert os.listdir(tmp_path) == ["file"]
-
-
-def test_an_empty_name_of_the_outputs_counts_as_none(monkeypatch):
-    monkeypatch.setenv("INFERENCE_LAB_OUTPUTS", "")
-    assert outputs() == ROOT / "outputs"

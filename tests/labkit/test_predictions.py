@@ -1,10 +1,8 @@
 """Predictions: agreement, verdicts, guesses and their score."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from labkit.predictions import Prediction, agrees, parse_guess, score_guess, show_expected, show_value
+from labkit.predictions import Prediction, agrees, parse_guess, score_guess, show_value
 
 
 @pytest.mark.parametrize(
@@ -81,13 +79,6 @@ def test_verdict(fields, holds, verdict):
     assert (p.holds, p.verdict) == (holds, verdict)
 
 
-def test_a_range_is_shown_as_one():
-    assert show_expected((0.9, 4), "x", between=True) == "0.9 to 4 x"
-    assert (
-        show_expected([1, 2], "", between=False) == "1 / 2" and show_expected(5, "ms", between=True) == "5 ms"
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "measured", "guess"),
     [
@@ -138,11 +129,6 @@ def test_score_guess(guess, measured, points):
 def test_an_id_is_right_or_wrong():
     assert score_guess([15497], [15496], "ids") == 0 and score_guess([15496], [15496], "ids") == 3
     assert score_guess([15497], [15496]) == 3, "a quantity may miss by a little"
-
-
-@given(st.floats(1e-6, 1e9), st.floats(1e-6, 1e9))
-def test_the_score_does_not_care_which_side_the_miss_is_on(guess, measured):
-    assert score_guess(guess, measured) == score_guess(measured, guess)
 
 
 @pytest.mark.parametrize(

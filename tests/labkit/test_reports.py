@@ -7,7 +7,6 @@ import pytest
 from labkit import command
 from labkit.paths import outputs
 from labkit.predictions import Prediction
-from labkit.reports import read_predictions
 
 GOOD = Prediction("hello-ids", "the ids", [15496], [15496]).to_json()
 
@@ -66,13 +65,3 @@ def test_whatever_was_measured_can_be_shown(measured, capsys):
     assert command.main(["claims"]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out and len(out) < 40_000 and max(map(len, out.splitlines())) <= 700
-
-
-def test_a_folder_and_a_large_file_are_no_report(monkeypatch):
-    file = write("large", {"predictions": [GOOD]})
-    assert [p.to_json() for p in read_predictions(file)] == [GOOD]
-    monkeypatch.setattr("labkit.reports.AT_MOST", 50)
-    with pytest.raises(ValueError, match=r"large\.json cannot be used"):
-        read_predictions(file)
-    with pytest.raises(ValueError, match="it is no file"):
-        read_predictions(file.parent)

@@ -74,9 +74,3 @@ def test_lines_are_as_wide_as_the_terminal(monkeypatch, columns, width):
 def test_nobody_to_ask_is_no_guess(tmp_path):
     code, out, _ = outcome(ASKS, "<&-", INFERENCE_LAB_OUTPUTS=str(tmp_path))
     assert code == 0 and "1 of 1 predictions held" in out
-
-
-def test_bytes_that_are_no_text_are_told(tmp_path):
-    program = "from labkit.terminal import run; raise SystemExit(run(lambda: '\\udcff\\x1b'.encode() and 0))"
-    code, _, error = outcome(program)
-    assert code == 2 and error == "error: '\\udcff\\x1b' is no text: it holds bytes that are not UTF-8\n"

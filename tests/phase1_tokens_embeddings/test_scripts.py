@@ -41,11 +41,6 @@ def test_embeddings_of_any_model(run, llama_folder, gpt2_folder):
     run(embedding_explorer, "--model", gpt2_folder)
 
 
-def test_neighbours_of_words_of_your_own(run):
-    out = run(embedding_explorer, "--word", "watch", "light")["out"]
-    assert "watch" in out and "light" in out
-
-
 def test_anatomy(run):
     claims = run(model_file_anatomy)["claims"]
     assert "file-layout" in claims

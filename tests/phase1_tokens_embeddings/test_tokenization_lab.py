@@ -5,10 +5,9 @@ import tiktoken
 
 from labkit.catalog import text_of_phase
 from labkit.models import has_gpt2_vocabulary
-from labkit.paths import EMBEDDED_MODELS
 from phase1_tokens_embeddings import tokenization_lab
 from phase1_tokens_embeddings.story import token_density, tokenization_story
-from phase1_tokens_embeddings.story.token_density import measure_density, read_texts, sample_text
+from phase1_tokens_embeddings.story.token_density import read_texts, sample_text
 from phase1_tokens_embeddings.story.tokenization_story import show_tokens, with_first_merges
 from phase1_tokens_embeddings.tokens import BPETokenizer
 
@@ -23,30 +22,7 @@ def run(run_script):
 # ---------------------------------------------------------------------- the sample texts
 
 
-def test_the_story_is_one_story():
-    """The same paragraphs in three languages: else the comparison of their tokens means nothing."""
-    paragraphs = [sample_text(name).split("\n\n") for name in ("prose", "chinese", "hindi")]
-    assert len({len(p) for p in paragraphs}) == 1
-    assert all(paragraph.strip() for p in paragraphs for paragraph in p)
-
-
 # ---------------------------------------------------------------------- the small library
-
-
-def test_density_of_one_token_per_byte():
-    tok = BPETokenizer.train([""], 257)
-    found = measure_density(tok, "aaaa" + "é" * 4, parts=2)
-    assert (found.characters, found.tokens, found.lowest, found.highest) == (8, 12, 0.5, 1.0)
-    with pytest.raises(ValueError, match="a text of 1 characters cannot be cut into 8 parts"):
-        measure_density(tok, "a")
-
-
-def test_first_merges():
-    tok = BPETokenizer.train(["low low lower"] * 3, 262)
-    lengths = [len(with_first_merges(tok, k).encode("low lower")) for k in range(len(tok.merges) + 1)]
-    assert lengths[0] == 9
-    assert lengths == sorted(lengths, reverse=True)
-    assert with_first_merges(tok, len(tok.merges)).encode("low lower") == tok.encode("low lower")
 
 
 def test_the_text_prints_what_is_learned():
@@ -126,18 +102,6 @@ def test_main_with_a_text_of_ones_own(run, tmp_path):
     assert report["results"]["shrinking"][0] == [0, 8]
 
 
-def test_main_at_its_limits(run, tmp_path):
-    """A vocabulary without merges, no price, a sentence of two characters, a text too short to cut."""
-    (tmp_path / "tiny.txt").write_text("hi", encoding="utf-8")
-    run("--vocab-size", "257", "--sentence", "好🐐")
-    run("--text", tmp_path / "tiny.txt", "--price", "0")
-
-
-def test_predicting(run, monkeypatch):
-    monkeypatch.setattr("builtins.input", lambda *_: "")
-    run("--predict")
-
-
 # ---------------------------------------------------------------------- mistakes
 
 
@@ -164,13 +128,3 @@ def test_mistakes_get_one_line(mistake_of, tmp_path, options, content, message):
     (tmp_path / "folder" / "config.json").write_text("{}")  # makes it a model folder
     error = mistake_of(tokenization_lab, "--quick", *(o.format(tmp=tmp_path) for o in options))
     assert "error:" in error and message in error
-
-
-def test_a_tokenizer_from_a_model_folder(run, tmp_path):
-    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
-    tok = BPETokenizer.from_file(EMBEDDED_MODELS / "tales" / "tokenizer.json")
-    tok.save(tmp_path / "tokenizer.json")
-    report = run("--model", tmp_path)
-    density = report["results"]["density"][tmp_path.name]
-    expected = measure_density(tok, sample_text("prose"))
-    assert density["prose"]["mean"] == pytest.approx(expected.mean)

@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
 
 from labkit.models import find_model
 from labkit.paths import ROOT
@@ -90,11 +89,6 @@ def test_heads_of_any_family(run_script, other_model):
 @pytest.mark.parametrize("seed", ["0", "7"])
 def test_sampling_with_any_model(run_script, other_model, seed):
     run_script(sampling_lab, "--quick", "--model", other_model, "--prompt", "the cat", "--seed", seed)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_sampling_on_a_gpu(run_script, other_model):
-    run_script(sampling_lab, "--quick", "--device", "cuda", "--model", other_model, "--prompt", "the cat")
 
 
 def test_transformer(run_script):

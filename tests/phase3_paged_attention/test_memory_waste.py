@@ -7,43 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase3_paged_attention.story.memory_policies import (
-    ContiguousAllocator,
-    requests_that_fit,
-    rows_that_fit,
-    simulate,
-)
-from phase3_paged_attention.story.memory_waste_figures import physical_memory
-from phase3_paged_attention.story.memory_waste_story import chance_of_waste, slots_allocated
+from phase3_paged_attention.story.memory_policies import ContiguousAllocator, simulate
+from phase3_paged_attention.story.memory_waste_story import chance_of_waste
 from phase3_paged_attention.traffic import PATTERNS, TrafficPattern
-
-
-@given(lengths=st.lists(st.integers(1, 600), min_size=1, max_size=12), size=st.integers(1, 64))
-@settings(max_examples=60)
-def test_paged_waste_is_under_one_block_a_request(lengths, size):
-    waste = slots_allocated(lengths, size) - sum(lengths)
-    assert 0 <= waste <= len(lengths) * (size - 1)
-    assert waste == sum(-n % size for n in lengths)
-
-
-@pytest.mark.parametrize(("at_most", "requests", "size"), [(0, 1, 4), (3, 2, 4), (5, 3, 5), (100, 3, 3)])
-def test_chance_of_waste_counts_rolls_of_dice(at_most, requests, size):
-    rolls = list(itertools.product(range(size), repeat=requests))
-    expected = sum(sum(roll) <= at_most for roll in rolls) / len(rolls)
-    assert chance_of_waste(at_most, requests, size) == pytest.approx(expected)
-
-
-@given(lengths=st.lists(st.integers(1, 100), min_size=1, max_size=30), size=st.integers(1, 32),
-       num_blocks=st.integers(1, 60))  # fmt: skip
-@settings(max_examples=80)
-def test_requests_that_fit_are_those_whose_blocks_fit(lengths, size, num_blocks):
-    needed = np.cumsum([-(-n // size) for n in lengths])
-    expected = int((needed <= num_blocks).sum())
-    if expected == len(lengths):
-        with pytest.raises(ValueError, match="give more of them"):
-            requests_that_fit(lengths, num_blocks, size)
-    else:
-        assert requests_that_fit(lengths, num_blocks, size) == expected
 
 
 @given(st.data())
@@ -65,10 +31,6 @@ def test_first_fit_against_a_bitmap(data):
                 rows.append((start, size))
                 taken[start : start + size] = [True] * size
         assert allocator.num_free == taken.count(False)
-
-
-def test_rows_that_fit():
-    assert [rows_that_fit(8192, row) for row in (2048, 8192, 8193, 1000)] == [4, 1, 0, 8]
 
 
 def always(prompt, answer, longest):
@@ -103,15 +65,8 @@ def test_paged_holds_more_tokens_than_an_oracle_with_rows():
     assert by["paged"].reserved + by["paged"].internal <= by["paged"].running * 15 / 8192
 
 
-def test_the_picture_shows_every_token_once():
-    lengths = [300, 17, 1, 16, 500]
-    contiguous, paged = physical_memory(lengths, 2 * 2048, seed=1)
-    for i, n in enumerate(lengths):
-        assert (paged == i + 1).sum() == n
-        assert (paged == -(i + 1)).sum() == -n % 16
-        owners = np.abs(paged.reshape(-1, 16))
-        assert ((owners == i + 1).all(axis=1) | (owners != i + 1).all(axis=1)).all()  # whole blocks
-    assert (contiguous == 1).sum() == 300 and (contiguous == 2).sum() == 17 and contiguous.max() == 2
-    assert (np.abs(contiguous) > 0).all()
-    with pytest.raises(ValueError, match="do not fit"):
-        physical_memory([300, 300], 512)
+@pytest.mark.parametrize(("at_most", "requests", "size"), [(0, 1, 4), (3, 2, 4), (5, 3, 5), (100, 3, 3)])
+def test_chance_of_waste_counts_rolls_of_dice(at_most, requests, size):
+    rolls = list(itertools.product(range(size), repeat=requests))
+    expected = sum(sum(roll) <= at_most for roll in rolls) / len(rolls)
+    assert chance_of_waste(at_most, requests, size) == pytest.approx(expected)

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.generation import generate_cached
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.story.prefix_caching_story import hit_rate, share_that_gives
 from phase3_paged_attention.story.prefix_server import PrefixServer, common_prefix
 from tests.properties import contrasted
 
@@ -47,12 +46,6 @@ def test_the_tokens_are_those_of_a_cache_for_one(model, requests, block_size, sp
         assert server.manager.num_free_blocks == server.manager.num_blocks - 1
 
 
-@given(a=st.lists(st.integers(0, 2), max_size=12), b=st.lists(st.integers(0, 2), max_size=12))
-def test_common_prefix(a, b):
-    n = common_prefix(a, b)
-    assert a[:n] == b[:n] and (n == min(len(a), len(b)) or a[n] != b[n])
-
-
 @given(*[st.lists(st.integers(0, 2), min_size=1, max_size=40)] * 2)
 @settings(max_examples=40)
 def test_with_room_enough_all_whole_blocks_of_the_common_beginning_are_found(model, first, second):
@@ -85,18 +78,3 @@ def test_bad_prompts(model, prompt, new, message):
         server.serve(prompt, new)
     just_fits = [1] * 30, 11  # 40 tokens
     assert server.serve(*just_fits).token_ids == generate_cached(model, *just_fits).token_ids
-
-
-def test_hit_rate():
-    turn = [0, 1, 2] * 10
-    # All fit: only the first time is a miss.
-    assert hit_rate(turn, 4, 100) == pytest.approx(27 * 4 / (30 * 5))
-    assert hit_rate(turn, 4, 10) == 0  # two fit: who comes next was thrown out a moment ago
-    assert hit_rate([0] * 30, 4, 10) == pytest.approx(29 * 4 / (30 * 5))
-    assert hit_rate(turn, 4, 4) == 0  # not even one
-
-
-def test_share_that_gives():
-    assert share_that_gives(0.5, [0, 0.5, 1], [1, 0.6, 0.2]) == pytest.approx(0.625)
-    # Noise that rises is cut off.
-    assert share_that_gives(0.9, [0, 0.5, 1], [1, 1.3, 0.2]) == pytest.approx(0.5625)

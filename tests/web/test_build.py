@@ -5,8 +5,8 @@ import re
 import pytest
 
 from labkit.errors import LabError
-from web.build import file_page, run_sphinx, write_texts
-from web.texts import Contents, Linker, Section, read_contents
+from web.build import run_sphinx, write_texts
+from web.texts import Contents, Section, read_contents
 
 GOOD = "# Tokens\n\nA **token** is a piece of text: $B = 16$, not $2.90 of $3.\n\n![what one sees](/copies/a.png)\n\n```{piece} tokens\n```\n"
 PNG = bytes.fromhex(
@@ -87,9 +87,3 @@ def test_what_is_missing_ends_the_build(source, one_section, capfd, wrong, says)
     with pytest.raises(LabError, match="was not built"):
         run_sphinx(source(wrong))
     assert says in capfd.readouterr().err
-
-
-def test_files_that_are_linked_come_along():
-    linker = Linker(read_contents())
-    assert "class Tokenizer" in file_page(linker, "web/model/tokenizer.js")
-    assert "- `core.py`" in file_page(linker, "phase4_scheduler/engine")

@@ -56,13 +56,6 @@ def test_a_text_ends_where_its_heading_ends_and_code_has_no_headings(readme, tmp
     assert take(contents, file, "A") == "one\n\n```\n# no heading\n```\n\n## A1\n\ntwo"
 
 
-def test_what_another_section_takes_is_left_out(readme, tmp_path):
-    file = readme("## A\n\none\n\n### A1\n\ntwo\n\n### A2\n\nthree\n")
-    contents = table(tmp_path, f"{file}: A", f"{file}: A1")
-    assert take(contents, file, "A") == "one\n\n## A2\n\nthree"
-    assert take(contents, file, "A1") == "two"
-
-
 def test_what_only_the_course_tells_is_a_link_on_the_page(readme, tmp_path):
     file = readme("## A\n\none\n\n### More of A?\n\ntwo\n\n### A2\n\nthree\n")
     contents = replace(table(tmp_path, f"{file}: A"), further=frozenset({(file, "More of A?")}))
@@ -155,12 +148,6 @@ def test_links_lead_to_sections_to_files_and_to_the_code_host(linker):
     assert list(linker.copies) == ["phase4_x/figures/load.png"]
 
 
-def test_a_section_that_is_not_on_the_page_is_linked_to_its_file(linker):
-    assert linker.rewrite("see section 3", "phase4_x/README.md") == (
-        "see [section 3](/files/phase4_x/README.md.md#3-here)"
-    )
-
-
 def test_pieces_are_named_in_texts_and_known(contents):
     texts_of = [take(contents, file, heading) for s in contents.sections for file, heading in s.texts]
     texts_of += [page.read_text(encoding="utf-8") for page in (WEB / "pages").glob("*.md")]
@@ -178,15 +165,6 @@ def test_the_glossary_has_what_all_phases_have():
     assert {e.file for e in entries if e.names[0] == "Block"} == {
         glossary_of(phase)[0] for phase in ("phase2_attention_kvcache", "phase3_paged_attention")
     }
-
-
-def test_a_line_without_a_definition_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "README.md").write_text("\n## Glossary\n\n- **Block**: \n", encoding="utf-8")
-    monkeypatch.setattr("labkit.catalog.ROOT", tmp_path)
-    monkeypatch.setattr("web.glossary.SCRIPTS", ["x"])
-    with pytest.raises(ValueError, match=r"Block.*without a definition"):
-        read_glossary()
 
 
 @pytest.mark.parametrize(

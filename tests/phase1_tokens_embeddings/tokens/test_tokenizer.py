@@ -137,16 +137,6 @@ def test_gpt2_encodes_as_tiktoken(gpt2, texts):
         assert gpt2.encode(text) == reference.encode_ordinary(text)
 
 
-def test_gpt2_encodes_the_validation_text_as_tiktoken(gpt2, data):
-    import tiktoken
-
-    text = (data / "tales" / "valid.txt").read_text(encoding="utf-8")
-    reference = tiktoken.get_encoding("gpt2")
-    assert gpt2.encode(text) == reference.encode_ordinary(text)
-    assert gpt2.encode(text, allowed_special="all") == reference.encode(text, allowed_special="all")
-    assert gpt2.decode(gpt2.encode(text)) == text
-
-
 def test_every_character_is_cut_as_in_the_tokenizers_library():
     """Letter, digit, space or other, for each code point that this Python's Unicode knows: ids alone do not show
     where a text was cut, that library does. Each character stands beside a letter, a digit and a sign."""
@@ -157,23 +147,6 @@ def test_every_character_is_cut_as_in_the_tokenizers_library():
         text = "".join(f"a{c}'s1{c}!{c} {c}" for c in known[start : start + 1000])
         expected = [text[a:b] for _, (a, b) in reference.pre_tokenize_str(text)]
         assert split_words(split, text) == expected, f"from U+{ord(known[start]):04X}"
-
-
-@some
-@given(text=unicode_text)
-def test_the_split_pattern_is_gpt2s(text):
-    words = split_words(regex.compile(GPT2_SPLIT_PATTERN), text)
-    assert words == regex.findall(GPT2_PATTERN, text)
-    reference = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    assert words == [text[a:b] for _, (a, b) in reference.pre_tokenize_str(text)]
-
-
-def test_gpt2_facts(gpt2):
-    assert gpt2.vocab_size == 50257
-    assert gpt2.eos_token_id == 50256
-    assert len(gpt2.merges) == 50000
-    assert gpt2.encode("Hello") == [15496]
-    assert [gpt2.decode([i]) for i in gpt2.encode("unbelievable")] == ["un", "bel", "iev", "able"]
 
 
 LONG_WORDS = {
@@ -205,14 +178,6 @@ def test_long_words_as_tiktoken(gpt2, make):
 def test_very_long_words_finish(trained, make):
     text = make(50_000)
     assert trained.decode(trained.encode(text)) == text
-
-
-def test_remembered_words_stay_bounded(trained, monkeypatch):
-    trained.encode("a" * 10_000)
-    assert "a" * 10_000 not in trained._word_cache
-    monkeypatch.setattr("phase1_tokens_embeddings.tokens.tokenizer._CACHE_WORDS", 9)
-    trained.encode(" ".join(map(str, range(1000))))
-    assert 1 <= len(trained._word_cache) <= 9
 
 
 # ---------------------------------------------------------------------- against tokenizers and transformers
@@ -350,27 +315,6 @@ def test_training_equals_the_naive_way(texts, num_merges):
     assert len(set(tok.token_bytes)) == tok.vocab_size == 257 + len(expected)  # no token comes twice
 
 
-@some
-@given(
-    words=st.lists(st.text(st.sampled_from("aabcd"), min_size=1, max_size=8), min_size=1, max_size=30),
-    num_merges=st.integers(1, 30),
-)
-def test_training_equals_huggingface(words, num_merges):
-    """Byte order and the order of the library's alphabet agree in ASCII without space: ties fall the same."""
-    text = "-".join(words)
-    hub = tokenizers.Tokenizer(tokenizers.models.BPE())
-    hub.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=256 + num_merges,
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    hub.train_from_iterator([text], trainer)
-    theirs = [tuple(merge) for merge in json.loads(hub.to_str())["model"]["merges"]]
-    tok = BPETokenizer.train([text], 256 + num_merges, special_tokens=())
-    assert [(tok.decode([a]), tok.decode([b])) for a, b in tok.merges] == theirs
-
-
 def test_special_tokens_are_never_learned():
     texts = ["low lower" + END_OF_TEXT + "lowest low"] * 50 + [END_OF_TEXT * 200]
     tok = BPETokenizer.train(texts, 400)
@@ -381,11 +325,6 @@ def test_special_tokens_are_never_learned():
     several = BPETokenizer.train(["x<|a|><|a|>y"] * 9, 300, special_tokens=("<|a|>", "<|a|><|a|>"))
     assert several.merges == []
     assert several.encode("<|a|><|a|>", allowed_special="all") == [257]  # the longer one first
-
-
-def test_training_takes_lone_surrogates():
-    tok = BPETokenizer.train(["\ud83d\ud83d"], 300)
-    assert REPLACEMENT.encode() in tok.token_bytes
 
 
 @settings(max_examples=150)
@@ -648,11 +587,6 @@ def test_no_file(tmp_path):
     for path in (tmp_path / "tokenizer.json", tmp_path):
         with pytest.raises(FileNotFoundError, match="no tokenizer at"):
             BPETokenizer.from_file(path)
-
-
-def test_tiktoken_does_not_know_the_name():
-    with pytest.raises(ValueError, match=r"tiktoken has no encoding 'gpt7': .*gpt2"):
-        BPETokenizer.from_tiktoken("gpt7")
 
 
 @pytest.mark.timeout(60)

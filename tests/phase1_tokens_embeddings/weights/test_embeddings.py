@@ -13,7 +13,7 @@ from phase1_tokens_embeddings.story.embedding_story import (
     pair_cosine,
 )
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase1_tokens_embeddings.weights.embeddings import Embeddings, cosine, load_embeddings, pca_2d
+from phase1_tokens_embeddings.weights.embeddings import Embeddings, load_embeddings, pca_2d
 
 VOCAB = 300  # ids of the tokenizer; the small GPT-2 has three rows more
 
@@ -106,10 +106,6 @@ def test_input_matrix_refuses_what_it_cannot_look_up(e):
 
 
 # ------------------------------------------------------------------ cosines, neighbours, the map
-
-
-def test_cosine_of_a_zero_vector_is_zero():
-    assert float(cosine(torch.zeros(3), torch.ones(3))) == 0.0
 
 
 def test_words_are_tokens_with_a_space_or_none(e):

@@ -21,7 +21,6 @@ from labkit.errors import LabError
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights.cards import CARDS, find_card
 from phase1_tokens_embeddings.weights.memory_math import (
-    bytes_for_kv,
     kv_bytes_per_token,
     kv_of_text,
     kv_per_token,
@@ -172,16 +171,6 @@ def test_a_token_meets_few_of_the_experts():
     )
 
 
-def test_kv_bytes_per_token_of_known_models():
-    assert kv_per_token(SHAPES["gpt2"]) == 36_864  # the source: 100 users x 4,096 tokens take 15 GB
-    assert 100 * 4096 * kv_per_token(SHAPES["gpt2"]) / 1e9 == pytest.approx(15.1, abs=0.01)
-    assert kv_per_token(SHAPES["llama-2-7b"]) == 4 * kv_per_token(SHAPES["llama-3-8b"]) == 512 * 1024
-    assert kv_per_token(SHAPES["llama-3-8b"], bytes_per_value=1) == 64 * 1024
-    for wrong in ((0, 1, 1, 1), (1, -1, 1, 1), (1, 1, 0, 2)):
-        with pytest.raises(ValueError, match="must be 1 or more"):
-            kv_bytes_per_token(*wrong)
-
-
 @given(
     shape=st.sampled_from(list(SHAPES.values())),
     card=st.sampled_from(list(CARDS.values())),
@@ -197,12 +186,6 @@ def test_one_more_user_would_not_fit(shape, card, context, precision, kv, usable
     assert users >= 0
     assert users == 0 or users * each <= room
     assert room < (users + 1) * each
-
-
-def test_users_of_llama_8b_on_a_card_of_80_gib():
-    # by hand: 80 x 2^30 x 0.9 - 16,060,522,496 = 61,248,888,832 bytes; / (4,096 x 131,072) = 114.08
-    assert bytes_for_kv(SHAPES["llama-3-8b"], CARDS["a100-80"]) == 61_248_888_832
-    assert users_that_fit(SHAPES["llama-3-8b"], CARDS["a100-80"], 4096) == 114
 
 
 @pytest.mark.parametrize(("context", "usable", "message"), [

@@ -63,14 +63,6 @@ def test_bytes_are_the_weights_and_the_cache():
     assert work_of_step(c, 1, 99, 4).bytes == matrices + cache.bytes_used
 
 
-def test_the_slower_limit_decides():
-    machine = Ceilings(bandwidth=10.0, rate=100.0)
-    assert machine.ridge == 10
-    assert machine.seconds(Work(operations=100, bytes=100)) == 10  # memory
-    assert machine.seconds(Work(operations=1000, bytes=10)) == 10  # arithmetic
-    assert machine.seconds(Work(operations=100, bytes=10)) == 1  # both
-
-
 @pytest.mark.parametrize(
     ("seconds", "overhead", "limit"),
     [((1.0, 1.2), 0.1, "memory"), ((1.0, 1.2), 0.8, "overhead"), ((1.0, 15.0), 0.1, "arithmetic")],
@@ -79,13 +71,6 @@ def test_what_limits_a_step_is_told_from_its_times(seconds, overhead, limit):
     work = Work(operations=1.0, bytes=1.0)
     small, large = (Step(n, work, 0.0, s) for n, s in zip((1, 16), seconds, strict=True))
     assert roofline.limit_of(small, large, Ceilings(1.0, 1.0), overhead)[0] == limit
-
-
-def test_a_hollow_model_has_the_same_operations_and_no_weight():
-    for config in (GPT2_124M, Transformer.from_pretrained("tales").config):
-        slim = roofline.hollow(config)
-        assert (slim.num_layers, slim.family) == (config.num_layers, config.family)
-        assert slim.num_parameters < config.num_parameters / 10
 
 
 def test_bytes_of_the_matrices_are_those_in_memory():

@@ -2,22 +2,17 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.models import find_model
-from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model.attention import attention
 from phase2_attention_kvcache.model.caches import AttentionRule, ContiguousKVCache, NoCache, causal_attention
 from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.generation import generate_cached, generate_naive
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase2_attention_kvcache.story.step_times import StepTimes, total_times
-from phase2_attention_kvcache.story.telling import WordWrap, tell
+from phase2_attention_kvcache.story.telling import WordWrap
 from tests.properties import plain_attention, rules
 
 
@@ -126,24 +121,6 @@ def test_stops_at_a_stop_token(tales, generate):
     stop = free.token_ids[7]
     first = free.token_ids.index(stop)
     assert generate(tales, [4078, 639], 20, stop_ids={stop}).token_ids == free.token_ids[: first + 1]
-
-
-def test_total_times_sums_steps():
-    times = [StepTimes(1, 1.0, 0.5), StepTimes(101, 101.0, 0.5)]  # naive step at length L takes L seconds
-    naive, cached = total_times(times, 1, np.array([1, 2, 100]))
-    np.testing.assert_allclose(naive, [1, 3, 5050])
-    np.testing.assert_allclose(cached, [1, 1.5, 1 + 99 * 0.5])
-
-
-def test_a_story_is_streamed_as_it_is_decoded(tales):
-    tok = BPETokenizer.from_file(find_model("tales") / "tokenizer.json")
-    params = SamplingParams(temperature=0.9, top_p=0.9, max_tokens=60, seed=5, ignore_eos=True)
-    pieces, again = [], []
-    result = tell(tales, tok, "Once upon a time", params, pieces.append)
-    tell(tales, tok, "Once upon a time", params, again.append)
-    assert "".join(pieces) == tok.decode(result.token_ids, skip_special_tokens=True)
-    assert pieces == again  # the seed decides
-    assert len(pieces) == 61
 
 
 @given(st.lists(st.sampled_from(["a", " king", " who", "\n", ".", " extraordinarily", "ing"]), max_size=80))

@@ -9,7 +9,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 from transformers import (
-    GPT2LMHeadModel,
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
@@ -17,12 +16,9 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from phase2_attention_kvcache.model.generation import sampled
 from phase2_attention_kvcache.model.logits_processors import apply_penalties
 from phase2_attention_kvcache.model.sampling import BadLogitsError, Sampler, draw
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.truncation import apply_top_p
-from phase2_attention_kvcache.story.sampling_story import Writer
 
 VOCAB = 50
 seeds = st.integers(0, 2**20)
@@ -80,11 +76,6 @@ def test_top_p_ties_do_not_depend_on_order():
         ours = probabilities(probs[:, order].log(), top_p=0.5)
         torch.testing.assert_close(ours, probs[:, order])
     assert probabilities(probs.log(), top_p=0.4).tolist() == [[1, 0, 0, 0]]
-
-
-def test_top_p_that_is_reached_exactly():
-    probs = torch.tensor([[0.5, 0.25, 0.125, 0.125]])
-    assert apply_top_p(probs, torch.tensor([[0.75]])).tolist() == [[0.5, 0.25, 0, 0]]
 
 
 @given(seeds, st.floats(0.1, 3), st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=30))
@@ -166,11 +157,6 @@ def test_greedy_takes_the_first_of_equals_and_leaves_chance_alone():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_tiny_temperatures_do_not_overflow():
-    logits = torch.tensor([[60000.0, 59000.0, -60000.0]])
-    assert probabilities(logits, temperature=1e-4).tolist() == [[1, 0, 0]]
-
-
 def test_logit_bias_comes_before_the_penalties():
     p = SamplingParams(logit_bias={0: 3.0}, repetition_penalty=2.0, presence_penalty=0.5)
     ours = Sampler().probabilities(torch.tensor([[1.0, 0.0]]), [p], [[0]], [[0]])
@@ -218,12 +204,6 @@ def test_bad_words_never_come_whole(seed):
         assert sample(logits, [params], outputs=[output]).token_ids == left.argmax(-1).tolist()
 
 
-def test_ranks_of_reported_tokens():
-    logits = torch.tensor([[0.0, 3.0, 1.0, 2.0, -1.0]])
-    report = sample(logits, [SamplingParams(temperature=0, logprobs=2, logit_bias={4: 50})]).logprobs[0]
-    assert list(report) == [4, 1, 3] and report.rank == 5 and report.ranks() == {4: 5, 1: 1, 3: 2}
-
-
 def test_logits_are_left_alone():
     logits = random_logits(0, rows=2)
     kept = logits.clone()
@@ -235,14 +215,6 @@ def test_logits_are_left_alone():
     sample(logits, params, [[1], [2]], [[3], [4]], eos=0)
     Sampler(0).probabilities(logits, params, [[1], [2]], [[3], [4]])
     assert torch.equal(logits, kept)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_16_bit_logits(dtype):
-    logits = random_logits(0, rows=3).to(dtype)
-    ours = probabilities(logits, top_k=5)
-    assert ours.dtype == torch.float32
-    torch.testing.assert_close(ours, probabilities(logits.float(), top_k=5))
 
 
 # ---------------------------------------------------------------------- drawing
@@ -322,18 +294,6 @@ def test_seeds():
     assert [answers.for_answer(i).prompt_logprobs for i in range(3)] == [2, None, None]
     assert answers.for_answer(1).n == 1 and answers.n == 3
     assert SamplingParams(seed=2**64 - 1).for_answer(1).make_generator().initial_seed() == 0
-
-
-def test_one_request_remembers():
-    logits = random_logits(3)[0]
-    p = SamplingParams(seed=3, frequency_penalty=2.0, repetition_penalty=1.3, min_tokens=2)
-    choose = sampled(p, [1, 2], eos_token_id=int(logits.argmax()))
-    g, output, expected = p.make_generator(), [], []
-    for _ in range(10):
-        expected += sample(logits[None], [p], [[1, 2]], [output], [g], eos=int(logits.argmax())).token_ids
-        output = list(expected)
-    assert [choose(logits) for _ in range(10)] == expected
-    assert int(logits.argmax()) not in expected[:2]
 
 
 # ---------------------------------------------------------------------- log probabilities
@@ -480,35 +440,3 @@ def test_values_that_do_not_go_together():
 
 
 # ---------------------------------------------------------------------- the writer of the script
-
-
-@torch.no_grad()
-def test_the_writer_against_transformers(other_model):
-    writer = Writer(other_model, "the cat and")
-    theirs = GPT2LMHeadModel.from_pretrained(other_model).eval()
-    prompt = torch.tensor([writer.prompt_ids])
-    torch.testing.assert_close(writer.next_logits(), theirs(prompt).logits[0, -1], atol=1e-5, rtol=1e-4)
-    expected = theirs.generate(
-        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=20, do_sample=False, pad_token_id=279
-    )
-    assert writer.go_on(SamplingParams(temperature=0), 20) == expected[0, prompt.shape[1] :].tolist()
-    wild = SamplingParams(temperature=1.5, seed=4)
-    assert writer.go_on(wild, 20) == writer.go_on(wild, 20) != writer.go_on(SamplingParams(temperature=0), 20)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_the_same_tokens():
-    logits = random_logits(4, rows=4, vocab=2000)
-    params = [
-        SamplingParams(temperature=0, frequency_penalty=1.0, logprobs=2),
-        SamplingParams(seed=1, top_k=50, repetition_penalty=1.2, logit_bias={5: 3.0}, min_tokens=4),
-        SamplingParams(seed=2, top_p=0.9),
-        SamplingParams(seed=3, min_p=0.01, temperature=0.7),
-    ]
-    histories = ([[1, 2]] * 4, [[3, 3, 4]] * 4)
-    ours = [
-        sample(logits.to(device), params, *histories, [p.make_generator() for p in params], eos=0)
-        for device in ("cpu", "cuda")
-    ]
-    assert ours[0].token_ids == ours[1].token_ids
-    assert ours[0].logprobs[0] == pytest.approx(ours[1].logprobs[0], abs=1e-4)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from phase2_attention_kvcache.model.positions import apply_rotary, rotary_frequencies, rotary_tables
 from phase2_attention_kvcache.other_positions.older_kinds import (
     apply_rotary_interleaved,
-    look_up,
     sinusoidal_table,
     to_half_split,
 )
@@ -45,17 +44,3 @@ def test_sinusoidal_follows_the_formula():
             angle = position / 10000 ** (2 * i / 12)
             assert table[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-5)
             assert table[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
-
-
-def test_look_up():
-    table = torch.arange(8.0).view(4, 2)
-    assert torch.equal(look_up(table, torch.tensor([3, 0, 3])), table[[3, 0, 3]])
-    for bad in (4, -1):
-        with pytest.raises(ValueError, match=f"position {bad} is outside the table of 4"):
-            look_up(table, torch.tensor([0, bad]))
-
-
-@pytest.mark.parametrize(("sizes", "message"), [((0, 8), "num_positions is 0"), ((4, 5), "d_model is 5")])
-def test_sizes_that_make_no_table(sizes, message):
-    with pytest.raises(ValueError, match=message):
-        sinusoidal_table(*sizes)

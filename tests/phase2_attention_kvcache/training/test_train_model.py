@@ -4,7 +4,6 @@ import itertools
 import json
 import sys
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -19,7 +18,6 @@ def small(monkeypatch):
     monkeypatch.setattr(train_model, "TOKENS_PER_STEP", 256)
     monkeypatch.setattr(train_model, "CONTEXT", 128)
     monkeypatch.setattr(train_model, "WINDOW_SCHEDULE", [(0.5, 32), (1.0, 128)])
-    monkeypatch.setattr(train_model, "EVALUATE_EVERY", 5)
 
 
 @pytest.fixture
@@ -51,20 +49,6 @@ def test_it_learns_and_others_can_load_it(monkeypatch, texts, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert model.dtype == torch.bfloat16
     assert model.config.eos_token_id == tok.eos_token_id == ours.eos_token_id
-
-
-def test_each_epoch_shows_each_window_once():
-    ids = np.arange(1000)
-    starts = train_model.windows_of_epoch(ids, 32, np.random.default_rng(0))
-    assert len(set(starts)) == len(starts) and sorted(np.diff(np.sort(starts)))[0] == 32
-    assert starts.min() >= 0 and starts.max() + 33 <= len(ids)
-    assert set(starts) != set(train_model.windows_of_epoch(ids, 32, np.random.default_rng(1)))
-
-
-def test_learning_rate_warms_up_and_falls():
-    scales = [train_model.learning_rate_scale(s, 1000) for s in range(1000)]
-    assert scales[0] < 0.1 and max(scales) == 1 and scales[400] == 1 and scales[-1] < 0.01
-    assert all(a >= b for a, b in zip(scales[500:], scales[501:]))
 
 
 @pytest.mark.parametrize("content", [None, "", "   \n"])
