@@ -75,24 +75,20 @@ CORE_EXERCISES = frozenset(
 
 
 def chapters_of(phase: str) -> list[Path]:
-    """The chapters of a phase in reading order, without its glossary; empty where the README holds the whole text."""
+    """The chapters of a phase in reading order, without its glossary."""
     return sorted((ROOT / phase / "chapters").glob("[0-9]*.md"))
 
 
 def text_of_phase(phase: str) -> str:
     """The README and the chapters of a phase, without the glossary."""
     files = [ROOT / phase / "README.md", *chapters_of(phase)]
-    texts = [file.read_text(encoding="utf-8").partition("\n## Glossary\n")[0] for file in files]
-    return "\n\n".join(texts)
+    return "\n\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
 def glossary_of(phase: str) -> tuple[str, str]:
     """The file with the glossary of a phase, and the lines of the glossary."""
     file = f"{phase}/chapters/glossary.md"
-    if (ROOT / file).is_file():
-        return file, (ROOT / file).read_text(encoding="utf-8").partition("\n")[2]
-    file = f"{phase}/README.md"
-    return file, (ROOT / file).read_text(encoding="utf-8").partition("\n## Glossary\n")[2]
+    return file, (ROOT / file).read_text(encoding="utf-8").partition("\n")[2]
 
 
 def first_line(script: Path) -> str:

@@ -47,9 +47,7 @@ class Contents:
 
     sections: tuple[Section, ...]
     ambiguous: frozenset[str]
-    repository: str
     taken: dict[tuple[str, str], Section] = field(default_factory=dict)  # (file, heading) -> where it stands
-    further: frozenset[tuple[str, str]] = frozenset()  # (file, heading) that only the course tells
 
 
 def read_contents(path: Path = WEB / "contents.toml") -> Contents:
@@ -76,8 +74,7 @@ def read_contents(path: Path = WEB / "contents.toml") -> Contents:
             if (file, heading) in taken:
                 raise ValueError(f"two sections of {path.name} want {heading!r} of {file}")
             taken[file, heading] = sections[-1]
-    further = frozenset(read(table.get("further", [])))
-    return Contents(tuple(sections), frozenset(table["ambiguous"]), table["repository"], taken, further)
+    return Contents(tuple(sections), frozenset(table["ambiguous"]), taken)
 
 
 def headings_of(file: str) -> list[Heading]:
@@ -96,20 +93,15 @@ def headings_of(file: str) -> list[Heading]:
 
 
 def text_of(contents: Contents, section: Section) -> list[tuple[str, str]]:
-    """The texts of a section, each with its file. Of several each keeps its heading, without the README's number."""
+    """The texts of a section, each with its file. Of several each keeps its heading."""
     if len(section.texts) == 1:
         ((file, title),) = section.texts
         return [(file, take(contents, file, title))]
-    return [
-        (file, f"## {re.sub(r'^[0-9]+[.] ', '', title)}\n\n{take(contents, file, title, below=2)}")
-        for file, title in section.texts
-    ]
+    return [(file, f"## {title}\n\n{take(contents, file, title, below=2)}") for file, title in section.texts]
 
 
 def take(contents: Contents, file: str, title: str, below: int = 1) -> str:
-    """The text below a heading, without what other sections take, and with a link to what only the course tells. It will
-    stand below a heading of level `below`.
-    """
+    """The text below a heading, without what other sections take. It will stand below a heading of level `below`."""
     headings = headings_of(file)
     heading = next(h for h in headings if h.title == title)
     lines: list[str | None] = list((ROOT / file).read_text(encoding="utf-8").splitlines())
@@ -117,23 +109,17 @@ def take(contents: Contents, file: str, title: str, below: int = 1) -> str:
         inside = heading.line < other.line < heading.end
         if inside and (file, other.title) in contents.taken:
             lines[other.line : other.end] = [None] * (other.end - other.line)
-        elif inside and (file, other.title) in contents.further:
-            lines[other.line : other.end] = [None] * (other.end - other.line)
-            lines[other.line] = f"The course goes on here: [{other.title}](#{slug(other.title)}).\n"
         elif inside:
             lines[other.line] = "#" * (other.level - heading.level + below) + " " + other.title
     return "\n".join(line for line in lines[heading.line + 1 : heading.end] if line is not None).strip("\n")
 
 
-# What the Linker looks at, each piece of a text once. So nothing that was rewritten is rewritten again.
+# What the Linker looks at, each part of a text once. So nothing that was rewritten is rewritten again.
 _PARTS = re.compile(
     r"""
       (?P<code>   ```.*?``` | `[^`\n]+(?:\n[^`\n]+)?` )
     | <!--\ piece:\ (?P<piece>[\w-]+)\ -->
-    | \[[Pp]hase\s(?P<linked>\d)\]\([^)]*README\.md\),\ section\s(?P<linked_number>\d+)
     | (?P<words>!?\[(?:[^][`]|`[^`]*`)*\])\((?P<target>[^)\s]+)\)
-    | \b[Pp]hase\s(?P<phase>\d),\ section\s(?P<number>\d+)
-    | (?<!\),\ )\b[Ss]ection\s(?P<own>\d+)(?!\.?\d)  # behind a bracket it is a paper's: "(2023), section 4"
     """,
     re.DOTALL | re.VERBOSE,
 )
@@ -152,37 +138,18 @@ class Linker:
         self.copies: dict[str, str] = {}  # pictures and notebooks, and where they are put
 
     def rewrite(self, text: str, file: str) -> str:
-        """Links, section numbers and pieces of `file`'s text, as they have to be on the page. Code stays as it is."""
+        """Links and pieces of `file`'s text, as they have to be on the page. Code stays as it is."""
         return _PARTS.sub(lambda part: self._rewritten(part, file), text)
 
     def _rewritten(self, part: re.Match[str], file: str) -> str:
         if part["piece"]:
             return f"\n```{{piece}} {part['piece']}\n```\n"
         if part["target"]:
-            if told := re.fullmatch(r"\[[Pp]hase\s(\d),\ssection\s(\d+)\]", part["words"]):
-                return self._number(part["words"][1:-1], told[1], told[2])
             return f"{part['words']}({self.target(part['target'], file)})"
-        if part["linked"]:
-            said = f"phase {part['linked']}, section {part['linked_number']}"
-            return self._number(said, part["linked"], part["linked_number"])
-        if part["phase"]:
-            return self._number(part[0], part["phase"], part["number"])
-        if part["own"] and re.match(r"phase\d_\w+/README", file):  # in a chapter it is a paper's
-            return self._number(part[0], file[len("phase")], part["own"])
         return part[0]
 
-    def _number(self, said: str, phase: str, number: str) -> str:
-        """ "phase 2, section 5" as the page counts, with a link."""
-        file = next(ROOT.glob(f"phase{phase}_*/README.md")).relative_to(ROOT).as_posix()
-        heading = next((h.title for h in headings_of(file) if h.title.startswith(f"{number}. ")), None)
-        if heading is None:
-            raise ValueError(f"{said!r}: {file} has no section {number}; link to the chapter instead")
-        if section := self.contents.taken.get((file, heading)):
-            return f"[section {section.number}](/{section.name}.md)"
-        return f"[{said}]({self._file(file)}#{slug(heading)})"
-
     def target(self, target: str, file: str) -> str:
-        """Where a link of `file` leads on the page: a section, a file that comes along, or the code host."""
+        """Where a link of `file` leads on the page: a section, or a file that comes along."""
         if target.startswith((*OUTSIDE, "/")):
             return target
         name, _, anchor = target.partition("#")
@@ -207,16 +174,11 @@ class Linker:
             if section := self.contents.taken.get((file, heading.title)):
                 if named not in (None, heading):
                     return f"/{section.name}.md#{anchor}"
-                title = re.sub(r"^[0-9]+[.] ", "", heading.title)
-                within = f"#{slug(title)}" if (file, heading.title) != section.texts[0] else ""
+                within = f"#{slug(heading.title)}" if (file, heading.title) != section.texts[0] else ""
                 return f"/{section.name}.md{within}"
-            if (file, heading.title) in self.contents.further:
-                return None
         return None
 
     def _file(self, path: str) -> str:
-        if self.contents.repository:
-            return self.contents.repository + path
         self.files[path] = None
         return f"/{page_of_file(path)}.md"
 

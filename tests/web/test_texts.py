@@ -1,7 +1,6 @@
 """The texts of the page: taken from the chapters and READMEs, each once, with links that lead somewhere and terms that are explained."""
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -38,7 +37,7 @@ def table(tmp_path, *entries: str):
         f'[[section]]\nname = "{name}"\ntitle = "T"\ntexts = ["{entry}"]'
         for name, entry in zip("abc", entries)
     ]
-    file.write_text('repository = ""\nambiguous = []\n' + "\n".join(sections), encoding="utf-8")
+    file.write_text("ambiguous = []\n" + "\n".join(sections), encoding="utf-8")
     return read_contents(file)
 
 
@@ -56,19 +55,10 @@ def test_a_text_ends_where_its_heading_ends_and_code_has_no_headings(readme, tmp
     assert take(contents, file, "A") == "one\n\n```\n# no heading\n```\n\n## A1\n\ntwo"
 
 
-def test_what_only_the_course_tells_is_a_link_on_the_page(readme, tmp_path):
-    file = readme("## A\n\none\n\n### More of A?\n\ntwo\n\n### A2\n\nthree\n")
-    contents = replace(table(tmp_path, f"{file}: A"), further=frozenset({(file, "More of A?")}))
-    assert (
-        take(contents, file, "A")
-        == "one\n\nThe course goes on here: [More of A?](#more-of-a).\n\n## A2\n\nthree"
-    )
-
-
 def test_of_several_texts_each_keeps_its_heading(readme):
-    file = readme("## 1. A\n\none\n\n### A1\n\ntwo\n\n## 2. B\n\nthree\n")
-    one, both = (Section(1, "a", "T", tuple((file, h) for h in hs)) for hs in (["1. A"], ["1. A", "2. B"]))
-    contents = Contents((), frozenset(), "")
+    file = readme("## A\n\none\n\n### A1\n\ntwo\n\n## B\n\nthree\n")
+    one, both = (Section(1, "a", "T", tuple((file, h) for h in hs)) for hs in ("A", "AB"))
+    contents = Contents((), frozenset())
     assert text_of(contents, one) == [(file, "one\n\n## A1\n\ntwo")]
     assert text_of(contents, both) == [(file, "## A\n\none\n\n### A1\n\ntwo"), (file, "## B\n\nthree")]
 
@@ -78,7 +68,7 @@ def test_a_text_may_be_a_whole_chapter(readme, tmp_path):
     other = readme("# Hits\n\nsee [it](02-blocks.md#a-table)\n\n## A chain\n", "phase3_x/chapters/03-hits.md")
     toml = tmp_path / "contents.toml"
     toml.write_text(
-        f'repository = ""\nambiguous = []\n[[section]]\nname = "one"\ntitle = "T"\ntexts = ["{file}"]\n'
+        f'ambiguous = []\n[[section]]\nname = "one"\ntitle = "T"\ntexts = ["{file}"]\n'
         f'[[section]]\nname = "both"\ntitle = "T"\ntexts = ["{readme("## B", "phase3_x/README.md")}: B", "{other}"]\n',
         encoding="utf-8",
     )
@@ -95,14 +85,7 @@ def test_a_text_may_be_a_whole_chapter(readme, tmp_path):
         ("glossary.md", "/glossary.md"),
     ):
         assert linker.target(target, file) == place
-    assert linker.rewrite("Kwon et al., section 4", file) == "Kwon et al., section 4"
     assert linker.files == {}
-
-
-def test_a_number_of_a_section_that_is_gone_is_named(readme):
-    file = readme("# Map\n")
-    with pytest.raises(ValueError, match=r"'phase 1, section 4'.*README.md has no section 4"):
-        Linker(Contents((), frozenset(), "")).rewrite("phase 1, section 4", file)
 
 
 @pytest.mark.parametrize("entries, says", [(["A", "A"], "two sections"), (["C"], "no heading 'C'")])
@@ -112,40 +95,23 @@ def test_a_wrong_table_is_refused(readme, tmp_path, entries, says):
         table(tmp_path, *(f"{file}: {entry}" for entry in entries))
 
 
-@pytest.fixture
-def linker(readme, tmp_path):
-    """Of a page with the sections "first" (phase 1) and "limits" (phase 2, section 6)."""
-    entries = (
-        ("first", readme("# P1\n\n## 1. Begin\n\n## 5. Checked\n", "phase1_x/README.md") + ": 1. Begin"),
-        ("limits", readme("# P2\n\n## 6. Limits\n", "phase2_x/README.md") + ": 6. Limits"),
-    )
-    readme("# P4\n\n## 3. Here\n", "phase4_x/README.md")
+def test_links_lead_to_sections_and_to_files_that_come_along(readme, tmp_path):
+    one, two = readme("# P1\n\n## Begin\n", "a/README.md"), readme("# P2\n\n## Limits\n", "b/README.md")
     readme("# Engines\n", "docs/ENGINES.md")
-    sections = "".join(f'[[section]]\nname = "{n}"\ntitle = "T"\ntexts = ["{t}"]\n' for n, t in entries)
-    (tmp_path / "contents.toml").write_text(f'repository = ""\nambiguous = []\n{sections}', encoding="utf-8")
-    return Linker(read_contents(tmp_path / "contents.toml"))
-
-
-def test_links_lead_to_sections_to_files_and_to_the_code_host(linker):
+    linker = Linker(table(tmp_path, f"{one}: Begin", f"{two}: Limits"))
     said = linker.rewrite(
-        "[P1](../phase1_x/README.md) [loop](engine/core.py) [there](https://a.example) "
-        "![f](figures/load.png) `[code](engine/core.py)` `two\nlines` [loop](engine/core.py) phase 1, section 1; "
-        "[phase\n2](../phase2_x/README.md), section 6; (2023), section 4, and section 2.1; "
-        "[phase 1, section 5](../phase1_x/README.md) [`run` of section 3](engine/core.py) "
-        "[where](../phase2_x/README.md#6-limits) [what](../docs/ENGINES.md#who)",
-        "phase4_x/README.md",
+        "[P1](../a/README.md) [loop](engine/core.py) [there](https://a.example) ![f](figures/load.png) "
+        "`[code](engine/core.py)` `two\nlines` [`run`](engine/core.py) [where](../b/README.md#limits) "
+        "[what](../docs/ENGINES.md#who)",
+        "c/README.md",
     )
     assert said == (
-        "[P1](/first.md) [loop](/files/phase4_x/engine/core.py.md) [there](https://a.example) "
-        "![f](/copies/phase4_x/figures/load.webp) `[code](engine/core.py)` `two\nlines` "
-        "[loop](/files/phase4_x/engine/core.py.md) [section 1](/first.md); [section 2](/limits.md); "
-        "(2023), section 4, and section 2.1; "
-        "[phase 1, section 5](/files/phase1_x/README.md.md#5-checked) "
-        "[`run` of section 3](/files/phase4_x/engine/core.py.md) "
-        "[where](/limits.md) [what](/files/docs/ENGINES.md.md#who)"
+        "[P1](/a.md) [loop](/files/c/engine/core.py.md) [there](https://a.example) ![f](/copies/c/figures/load.webp) "
+        "`[code](engine/core.py)` `two\nlines` [`run`](/files/c/engine/core.py.md) [where](/b.md) "
+        "[what](/files/docs/ENGINES.md.md#who)"
     )
-    assert list(linker.files) == ["phase4_x/engine/core.py", "phase1_x/README.md", "docs/ENGINES.md"]
-    assert list(linker.copies) == ["phase4_x/figures/load.png"]
+    assert list(linker.files) == ["c/engine/core.py", "docs/ENGINES.md"]
+    assert list(linker.copies) == ["c/figures/load.png"]
 
 
 def test_pieces_are_named_in_texts_and_known(contents):
