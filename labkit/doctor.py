@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 
 from labkit.machine import cpu_name, gpu_too_old, has_gpu, memory_bytes, version_of
 from labkit.measured import load_measured
-from labkit.models import embedded_models, has_gpt2_vocabulary
+from labkit.models import embedded_models
 from labkit.paths import ROOT
 
 INSTALL = "pip install -r requirements.txt"
@@ -31,9 +31,8 @@ def examine() -> list[Finding]:
     """Look at everything that decides what runs here. Nothing is fetched or changed."""
     import torch
 
-    vocabulary, weights, models = has_gpt2_vocabulary(), _has_gpt2_weights(), ", ".join(embedded_models())
+    weights, models = _has_gpt2_weights(), ", ".join(embedded_models())
     memory, free = memory_bytes(), shutil.disk_usage(ROOT).free / 2**30
-    here = lambda is_here: "present" if is_here else "not here"  # noqa: E731
     return [
         Finding("Python", sys.version.split()[0], sys.version_info >= (3, 11),
                 "the course needs 3.11 or newer", "install a newer Python, make a new virtual environment"),
@@ -43,9 +42,7 @@ def examine() -> list[Finding]:
         _linear_layers(),
         _gpu(),
         _triton(),
-        Finding("GPT-2 vocabulary", here(vocabulary), vocabulary,
-                "the claims on GPT-2's token ids; without it they say 'needs a download'", INSTALL),
-        Finding("GPT-2 weights", here(weights), weights,
+        Finding("GPT-2 weights", "present" if weights else "not here", weights,
                 "--model gpt2; everything else uses the embedded models", "`lab fetch gpt2` once, while online (550 MB)"),
         Finding("embedded models", models or "missing", bool(models), "the default of every script"),
         Finding("CPU", f"{cpu_name()}, {os.cpu_count() or 1} cores", True, "timings depend on it, results do not"),

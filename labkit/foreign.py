@@ -6,8 +6,11 @@ what follows it looks like a message of ours.
 
 import json
 import reprlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
+
+from labkit.errors import LabError
 
 # Control codes (Unicode's class Cc), and those that turn the direction of writing, so that text reads otherwise.
 _CODES = [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
@@ -85,3 +88,22 @@ def read_json(path: Path, at_most: int) -> Any:
 
 def _no_constants(text: str) -> Any:
     raise ValueError(f"{text} is not a JSON number")
+
+
+def read_texts(path: str | Path, suffixes: Collection[str] = (".txt", ".md", ".py")) -> list[str]:
+    """The content of a text file, or of all files with these suffixes below a folder.
+
+    Raises:
+        LabError: nothing there, nothing in it, or a file that is not UTF-8 text.
+    """
+    path = Path(path).expanduser()
+    files = sorted(p for p in path.rglob("*") if p.suffix in suffixes) if path.is_dir() else [path]
+    try:
+        texts = [file.read_text(encoding="utf-8-sig") for file in files]
+    except (OSError, UnicodeDecodeError) as error:
+        raise LabError(f"{path} cannot be read as UTF-8 text ({error}): give another") from None
+    if any("\0" in text for text in texts):
+        raise LabError(f"{path} is a binary file: give a text file")
+    if not any(text.strip() for text in texts):
+        raise LabError(f"{path} holds no text: give a {' or '.join(suffixes)} file with a few words in it")
+    return texts

@@ -1,8 +1,6 @@
 """From a name to the files of a model: embedded, a path, or fetched from the hub."""
 
-import hashlib
 import os
-import tempfile
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -138,34 +136,22 @@ def load_reference(name: str | Path, **options: Any) -> Any:
     return AutoModelForCausalLM.from_pretrained(path, **options).eval()
 
 
-def has_gpt2_vocabulary() -> bool:
-    """Whether tiktoken can load GPT-2's vocabulary without the network: `lab fetch gpt2` has brought it, or it comes
-    with OpenAI's package `openai-whisper`, whose English models speak it."""
-    # tiktoken names its cache files by the SHA-1 of the address they came from (tiktoken/load.py).
-    sources = ["vocab.bpe", "encoder.json"]
-    base = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
-    cache = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
-    folder = Path(cache) if cache else Path(tempfile.gettempdir()) / "data-gym-cache"
-    return (
-        all((folder / hashlib.sha1((base + s).encode()).hexdigest()).is_file() for s in sources)
-        or _gpt2_vocabulary_from_whisper()
-    )
+def register_gpt2_vocabulary() -> None:
+    """Hand tiktoken GPT-2's vocabulary, which OpenAI's package `openai-whisper` carries: nothing is fetched then.
 
-
-def _gpt2_vocabulary_from_whisper() -> bool:
-    """Hand tiktoken the vocabulary in `openai-whisper`: a line for each token, its bytes in base 64 and its id."""
+    The file has a line for each token: its bytes in base 64 and its id.
+    """
     whisper = find_spec(WHISPER)
     file = Path(whisper.origin or "").parent / "assets" / "gpt2.tiktoken" if whisper else None
     if file is None or not file.is_file():
-        return False
+        return
     from tiktoken import Encoding
     from tiktoken.registry import ENCODINGS
     from tiktoken_ext.openai_public import ENDOFTEXT, r50k_pat_str
 
     lines = (line.split() for line in file.read_bytes().splitlines())
     ids = {b64decode(token): int(number) for token, number in lines}
+    special = {ENDOFTEXT: len(ids)}
     ENCODINGS.setdefault(
-        "gpt2",
-        Encoding("gpt2", pat_str=r50k_pat_str, mergeable_ranks=ids, special_tokens={ENDOFTEXT: len(ids)}),
+        "gpt2", Encoding("gpt2", pat_str=r50k_pat_str, mergeable_ranks=ids, special_tokens=special)
     )
-    return True

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from labkit.errors import LabError
+from labkit.foreign import read_texts
 from labkit.lab import Lab, run_lab
-from labkit.models import has_gpt2_vocabulary
 from labkit.options import between, whole
 from phase1_tokens_embeddings.other_tokenizers import read_tokenizer
 from phase1_tokens_embeddings.story import tokenization_story as chapters
-from phase1_tokens_embeddings.story.token_density import course_texts, read_texts
+from phase1_tokens_embeddings.story.token_density import course_texts
 from phase1_tokens_embeddings.tokens import BPETokenizer
 
 
@@ -30,11 +30,9 @@ def story(lab: Lab) -> None:
     if not lab.args.sentence.strip():
         raise LabError("--sentence is empty: give a sentence, or leave the option out")
     texts = read_texts(lab.args.text) if lab.args.text else course_texts()
-    chosen = chapters.tokenizer_of(lab.args.model)
-    # GPT-2's vocabulary comes first where it is on this machine: the claims are about it.
-    vocabularies = {"GPT-2": BPETokenizer.from_tiktoken("gpt2")} if has_gpt2_vocabulary() else {}
-    if lab.args.model != "gpt2" or not vocabularies:
-        vocabularies[Path(lab.args.model).name] = chosen
+    vocabularies = {"GPT-2": BPETokenizer.from_tiktoken("gpt2")}  # first: the claims are about it
+    if lab.args.model != "gpt2":
+        vocabularies[Path(lab.args.model).name] = chapters.tokenizer_of(lab.args.model)
     for file in lab.args.tokenizers:
         vocabularies[Path(file).absolute().parent.name] = read_tokenizer(file)
 

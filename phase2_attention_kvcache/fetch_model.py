@@ -25,7 +25,6 @@ from labkit.models import (
     OTHER_FILES,
     embedded_models,
     from_hub,
-    has_gpt2_vocabulary,
     hub_errors,
     in_hub_cache,
 )
@@ -62,8 +61,6 @@ def fetch(console: Console, name: str, anyway: bool) -> int:
     if name in embedded_models():
         say(f"{name} comes with the course")
         return 0
-    if name == "gpt2":
-        fetch_gpt2_vocabulary()
     if (folder := in_hub_cache(name)) is not None:
         say(f"{name} is in {folder}")
         return 0
@@ -137,20 +134,6 @@ def list_open_models(console: Console) -> int:
     console.print(table)
     console.print("[dim]* to be accepted on huggingface.co first, then `hf auth login`[/]")
     return 0
-
-
-def fetch_gpt2_vocabulary() -> None:
-    if has_gpt2_vocabulary():
-        return
-    import tiktoken
-
-    try:
-        tiktoken.get_encoding("gpt2")
-    except Exception as error:  # every kind of network trouble
-        raise LabError(
-            f"GPT-2's vocabulary cannot be fetched ({type(error).__name__}): go online, try again, "
-            "or pip install -r requirements.txt"
-        ) from None
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from phase2_attention_kvcache.story import quantization_story as chapters
 def story(lab: Lab) -> None:
     chapters.tell_formats(lab)
     chapters.tell_outlier(lab)
-    texts = chapters.read_texts(lab)
+    texts = chapters.load_texts(lab)
     results = chapters.tell_quality(lab, texts)
     chapters.tell_gptq(lab, results)
     chapters.tell_cache(lab, texts, results)

@@ -17,8 +17,6 @@ ROOT = Path(__file__).resolve().parent.parent
 # What is measured while tests keep the machine busy is not what the engine should count on.
 os.environ.setdefault("INFERENCE_LAB_CACHE", str(ROOT / ".pytest_cache" / "inference-lab"))
 DATA = Path(os.environ.get("INFERENCE_LAB_DATA", ROOT.parent / "shared" / "data"))
-if (DATA / "tiktoken_cache").is_dir():
-    os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(DATA / "tiktoken_cache"))
 
 # A shell lets what it starts in the background ignore Ctrl-C, and children inherit that. Some tests press it.
 if (
@@ -141,13 +139,6 @@ def data() -> Path:
     if not DATA.is_dir():
         pytest.skip(f"needs the data folder {DATA} (set INFERENCE_LAB_DATA)")
     return DATA
-
-
-@pytest.fixture(scope="session")
-def gpt2_vocabulary() -> None:
-    """Skip where GPT-2's vocabulary is not on this machine."""
-    if not models.has_gpt2_vocabulary():
-        pytest.skip("needs GPT-2's vocabulary: pip install -r requirements.txt, or run `lab fetch gpt2` once")
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from labkit.errors import LabError
 from labkit.figures import BLUE, COLORS, GREY, new_figure
 from phase1_tokens_embeddings.tokens import Tokenizer
 
@@ -39,37 +38,6 @@ def course_texts() -> list[str]:
     These texts never change, because a chapter prints the merges that are learned from them.
     """
     return [sample_text(name) for name in ("prose", "technical", "tales")]
-
-
-def read_texts(path: str | Path) -> list[str]:
-    """Read a text file, or all .txt, .md and .py files below a folder.
-
-    Raises:
-        LabError: nothing there, nothing in it, or a file that is not UTF-8 text.
-    """
-    path = Path(path).expanduser()
-    files = [path]
-    if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.is_file() and p.suffix in (".txt", ".md", ".py"))
-        if not files:
-            raise LabError(f"no .txt, .md or .py file below the folder {path}: give a text file")
-    elif not path.is_file():
-        raise LabError(f"no text at {path}: give a text file, or a folder of them")
-    texts = []
-    for file in files:
-        try:
-            texts.append(file.read_text(encoding="utf-8-sig"))
-        except UnicodeDecodeError as error:
-            raise LabError(
-                f"{file} is not UTF-8 text (byte {error.start}): save it as UTF-8, or give another"
-            ) from None
-        except OSError as error:
-            raise LabError(f"cannot read {file} ({error.strerror}): give a file you may read") from None
-        if "\0" in texts[-1]:
-            raise LabError(f"{file} is a binary file: give a text file")
-    if not any(text.strip() for text in texts):
-        raise LabError(f"{path} holds no text: give a file with a few words in it")
-    return texts
 
 
 @dataclass(frozen=True)

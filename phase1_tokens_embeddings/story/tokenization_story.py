@@ -5,7 +5,7 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.lab import Lab
-from labkit.models import find_model, has_gpt2_vocabulary
+from labkit.models import find_model
 from phase1_tokens_embeddings.chat import ChatTemplate
 from phase1_tokens_embeddings.story import token_density
 from phase1_tokens_embeddings.story.token_density import CONTENT, PARTS, Density, measure_density, sample_text
@@ -14,7 +14,6 @@ from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
 
 SENTENCE = "Once upon a time there was a king"
 CONTEXT = 128_000  # "128K" tokens; models that say 128K often mean 131,072
-FETCH = "`lab fetch gpt2` once, while online"
 
 
 def with_first_merges(tok: BPETokenizer, count: int) -> BPETokenizer:
@@ -47,13 +46,11 @@ def show_tokens(tok: Tokenizer, ids: Sequence[int]) -> str:
 
 
 def tokenizer_of(model: str) -> Tokenizer:
-    """The tokenizer of a model: an embedded one, GPT-2's, or that of a model folder.
+    """The tokenizer of a model: an embedded one, or that of a model folder.
 
     Raises:
         LabError: no such model, or no tokenizer.json in its folder.
     """
-    if model == "gpt2" and has_gpt2_vocabulary():
-        return BPETokenizer.from_tiktoken("gpt2")
     folder = find_model(model)
     if folder.is_dir() and not (folder / "tokenizer.json").is_file():
         raise LabError(f"{folder} holds no tokenizer.json: give a folder that has one, or --model tales")
@@ -108,7 +105,7 @@ def watch_merges(lab: Lab, texts: list[str]) -> BPETokenizer:
 
 def look_at_words(lab: Lab, vocabularies: dict[str, Tokenizer]) -> None:
     lab.title("2. A vocabulary that was trained before")
-    gpt2 = vocabularies.get("GPT-2")
+    gpt2 = vocabularies["GPT-2"]
     checks: list[tuple[str, str, Any, str | None]] = [
         ("gpt2-vocab", "tokens of GPT-2: bytes + merges + 1 special", 256 + 50_000 + 1, None),
         ("hello-ids", 'ids of "Hello"', [15496], "Hello"),
@@ -116,11 +113,8 @@ def look_at_words(lab: Lab, vocabularies: dict[str, Tokenizer]) -> None:
         ("prompt-ids", 'ids of "Make me sound smart"', [12050, 502, 2128, 4451], "Make me sound smart"),
     ]
     for claim, question, predicted, text in checks:
-        if gpt2 is None:
-            lab.cannot_measure(claim, question, needs="download", remedy=FETCH)
-        else:
-            measured = gpt2.vocab_size if text is None else gpt2.encode(text)
-            lab.predict(claim, question, predicted, measured, unit="ids" if text else "")
+        measured = gpt2.vocab_size if text is None else gpt2.encode(text)
+        lab.predict(claim, question, predicted, measured, unit="ids" if text else "")
 
     words = ["unbelievable", " unbelievable", "Unbelievable!", "Once upon a time", "1234567"]
     lab.table(
@@ -165,7 +159,7 @@ def compare_density(lab: Lab, vocabularies: dict[str, Tokenizer], own: str) -> N
     if len(own) >= PARTS:
         texts["own"], labels["own"] = own, "your text"
     found = {v: {n: measure_density(tok, t) for n, t in texts.items()} for v, tok in vocabularies.items()}
-    check_density(lab, vocabularies.get("GPT-2"), found.get("GPT-2", {}))
+    check_density(lab, vocabularies["GPT-2"], found["GPT-2"])
 
     price = lab.args.price
     for name, densities in found.items():
@@ -188,17 +182,11 @@ def compare_density(lab: Lab, vocabularies: dict[str, Tokenizer], own: str) -> N
     lab.figure(token_density.draw_density(found, labels), "token_density")
 
 
-def check_density(lab: Lab, gpt2: Tokenizer | None, found: dict[str, Density]) -> None:
-    density_question = "characters per token: English prose, technical text, Python code"
-    context_question = f"characters in {CONTEXT:,} tokens: English prose, Python code"
-    if gpt2 is None:
-        lab.cannot_measure("density", density_question, needs="download", remedy=FETCH)
-        lab.cannot_measure("context-128k", context_question, needs="download", remedy=FETCH)
-        return
+def check_density(lab: Lab, gpt2: Tokenizer, found: dict[str, Density]) -> None:
     blanks = token_density.share_of_blanks(gpt2, sample_text("code"))
     lab.predict(
         "density",
-        density_question,
+        "characters per token: English prose, technical text, Python code",
         predicted=[5.1, 3.9, 2.7],
         measured=[round(found[n].mean, 2) for n in ("prose", "technical", "code")],
         tolerance=0.25,
@@ -209,7 +197,7 @@ def check_density(lab: Lab, gpt2: Tokenizer | None, found: dict[str, Density]) -
     )
     lab.predict(
         "context-128k",
-        context_question,
+        f"characters in {CONTEXT:,} tokens: English prose, Python code",
         predicted=[round(CONTEXT * found[n].mean) for n in ("prose", "code")],
         measured=[
             token_density.characters_that_fit(gpt2, sample_text(n), CONTEXT) for n in ("prose", "code")

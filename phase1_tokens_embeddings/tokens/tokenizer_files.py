@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from labkit.foreign import quoted, read_json, visible
-from labkit.models import has_gpt2_vocabulary
+from labkit.models import register_gpt2_vocabulary
 from phase1_tokens_embeddings.tokens.bpe import GPT2_SPLIT_PATTERN, Pair, apply_merges
 
 Tok = TypeVar("Tok")  # BPETokenizer
@@ -229,7 +229,7 @@ def from_tiktoken(kind: type[Tok], name: str) -> Tok:
     if name not in tiktoken.list_encoding_names():
         raise ValueError(f"tiktoken has no encoding {name!r}: {', '.join(tiktoken.list_encoding_names())}")
     if name == "gpt2":
-        has_gpt2_vocabulary()  # if it came with a package, tiktoken knows it now
+        register_gpt2_vocabulary()
     try:
         encoding = tiktoken.get_encoding(name)
     except (requests.RequestException, OSError) as error:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from labkit.errors import LabError
 from labkit.figures import BLUE, GREEN, INK, ORANGE, new_figure
+from labkit.foreign import read_texts
 from labkit.lab import Lab
 from labkit.machine import time_calls
 from labkit.models import find_model
@@ -129,7 +130,7 @@ def tell_outlier(lab: Lab) -> None:
     )
 
 
-def read_texts(lab: Lab) -> Texts:
+def load_texts(lab: Lab) -> Texts:
     tok = load_tokenizer(find_model(lab.args.model))
     path = lab.args.valid or TEXTS / "valid.txt"
     valid, num_bytes = tokens_of(path, tok, 8_000 if lab.quick else None)
@@ -141,13 +142,8 @@ def read_texts(lab: Lab) -> Texts:
 
 def tokens_of(path: Path, tok: BPETokenizer, limit: int | None) -> tuple[list[int], int]:
     """The documents of a text with an end of text before and behind each, and their bytes. `limit`: characters."""
-    try:
-        text = path.read_text(encoding="utf-8")[:limit]
-    except (OSError, UnicodeDecodeError) as error:
-        raise LabError(f"{path} cannot be read as UTF-8 text ({error}): give another --valid") from None
-    documents = [d.strip() for d in text.split(END_OF_TEXT) if d.strip()]
-    if not documents:
-        raise LabError(f"{path} holds no text: give another --valid")
+    [text] = read_texts(path)
+    documents = [d.strip() for d in text[:limit].split(END_OF_TEXT) if d.strip()]
     mark = [] if tok.eos_token_id is None else [tok.eos_token_id]
     ids = mark + [i for d in documents for i in tok.encode(d) + mark]
     return ids, sum(len(d.encode()) for d in documents)

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from labkit.foreign import read_texts
 from labkit.machine import cpu_name, pick_device
 from labkit.options import Parser, whole
 from labkit.terminal import run
@@ -42,18 +43,8 @@ DROPOUT = 0.1
 
 def read_documents(path: Path) -> list[str]:
     """All documents of a text file, or of the .txt files in a folder."""
-    files = sorted(path.glob("**/*.txt")) if path.is_dir() else [path]
-    if absent := [file for file in files if not file.is_file()]:
-        raise SystemExit(f"there is no text file {absent[0]}: give a .txt file or a folder with some")
-    try:
-        texts = [file.read_text(encoding="utf-8") for file in files]
-    except UnicodeDecodeError as error:
-        raise SystemExit(f"a file in {path} is not UTF-8 text ({error}): convert it") from None
-    documents = [piece.strip() for text in texts for piece in text.split(END_OF_TEXT)]
-    documents = [d for d in documents if d]
-    if not documents:
-        raise SystemExit(f"{path} holds no text: give a .txt file or a folder with some")
-    return documents
+    documents = [piece.strip() for text in read_texts(path, [".txt"]) for piece in text.split(END_OF_TEXT)]
+    return [d for d in documents if d]
 
 
 def encode_documents(tok: BPETokenizer, documents: list[str]) -> np.ndarray:

@@ -14,7 +14,6 @@ class KVStorage:
         config: shape of the model.
         num_blocks, block_size: size of the cache. Block 0 is the null block.
         dtype, device: of the keys and values.
-        memory: uint8, where keys and values are to lie (in memory that processes share, say); None: in new memory.
 
     Attributes:
         data: all of it, [2 (keys, values), num_layers, num_blocks, block_size, num_kv_heads, head_dim].
@@ -32,18 +31,13 @@ class KVStorage:
         block_size: int = 16,
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
-        memory: Tensor | None = None,
     ) -> None:
         self.dtype = dtype
         self.num_blocks, self.block_size = num_blocks, block_size
         self.num_kv_heads, self.head_dim = config.num_kv_heads, config.head_dim
         # One tensor for everything, so that copying a block copies it in all layers at once.
         shape = (2, config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim)
-        stored = self.stored_dtype
-        if memory is not None:
-            self.data = memory.view(stored).view(shape)
-        else:
-            self.data = torch.empty(shape, dtype=stored, device=device)
+        self.data = torch.empty(shape, dtype=self.stored_dtype, device=device)
         self.k_cache, self.v_cache = self.data[0].unbind(0), self.data[1].unbind(0)
         # The same memory, one row a slot: [num_blocks * block_size, num_kv_heads, head_dim].
         self._slots = [[blocks.flatten(0, 1) for blocks in self.data[kind].unbind(0)] for kind in (0, 1)]

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
 import tiktoken.registry
@@ -13,13 +12,9 @@ import torch
 from labkit import catalog, command, doctor, models
 from labkit.claims import CLAIMS, measured_claims, reference_run, verdict_of
 from labkit.errors import LabError
-from labkit.models import find_model, has_gpt2_vocabulary
+from labkit.models import find_model, register_gpt2_vocabulary
 from labkit.paths import ROOT, outputs
 from labkit.predictions import Prediction
-
-needs_whisper = pytest.mark.skipif(
-    find_spec("whisper") is None, reason="needs openai-whisper: pip install -r requirements.txt"
-)
 
 
 def test_list_names_every_script_with_its_first_line(capsys):
@@ -160,11 +155,9 @@ def test_doctor_names_the_driver_that_this_torch_wants(monkeypatch, cuda, driver
     assert re.search(told, f"{gpu.value} {gpu.remedy}") and not gpu.ok
 
 
-@needs_whisper
 def test_gpt2_vocabulary_comes_with_whisper(no_gpt2_vocabulary, monkeypatch):
-    assert not has_gpt2_vocabulary()
     monkeypatch.setattr(models, "WHISPER", "whisper")
-    assert has_gpt2_vocabulary()
+    register_gpt2_vocabulary()
     encoding = tiktoken.get_encoding("gpt2")
     assert encoding.n_vocab == 50_257 and encoding.encode("Make me sound smart") == [12050, 502, 2128, 4451]
     assert encoding.encode("<|endoftext|>", allowed_special="all") == [50_256]
@@ -196,6 +189,6 @@ def test_a_hub_that_cannot_be_reached_is_one_line(name, tmp_path):
 def test_doctor_says_what_runs_here(capsys):
     assert command.main(["doctor"]) == 0
     out = capsys.readouterr().out
-    for what in ("Python", "torch", "GPU", "triton", "GPT-2 vocabulary", "CPU", "memory"):
+    for what in ("Python", "torch", "GPU", "triton", "GPT-2 weights", "CPU", "memory"):
         assert what in out
     assert {f.what for f in doctor.examine() if not f.ok and not f.remedy} == set()

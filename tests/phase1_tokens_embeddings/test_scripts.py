@@ -23,14 +23,18 @@ def run(run_script):
     )
 
 
-def test_embeddings(run):
-    claims = run(embedding_explorer)["claims"]
-    assert claims["wte-shape"]["measured"] == [50257, 768] and claims["wpe-shape"]["measured"] == [1024, 768]
-    assert claims["input-matrix"]["measured"] == [4, 768, 3072, 0.0]
-    assert claims["input-matrix-checkpoint"]["holds"]
-    assert claims["order-matters"]["measured"] == [True, False]
-    assert claims["king-queen"]["verdict"] == "needs a download"
-    assert claims["related-pairs"]["kind"] == "timing"  # what a model knows never decides the exit code
+@pytest.mark.parametrize(
+    ("script", "verdicts"),
+    [
+        (embedding_explorer, {"king-queen": "needs a download", "input-matrix-checkpoint": "reproduced"}),
+        (model_file_anatomy, {"llama32-3b-layers": "corrected", "7b-by-precision": "reproduced", "file-layout": "reproduced"}),
+        (gpu_memory_equation, {"llama8b-fp16": "corrected", "embedding-256mb": "reproduced", "kv-per-token": "reproduced"}),
+    ],
+)  # fmt: skip
+def test_a_script_checks_its_claims(run, script, verdicts):
+    """(That each prediction holds is `run_script`'s to check.)"""
+    claims = run(script)["claims"]
+    assert {name: claims[name]["verdict"] for name in verdicts} == verdicts
 
 
 def test_embeddings_of_any_model(run, llama_folder, gpt2_folder):
@@ -39,16 +43,6 @@ def test_embeddings_of_any_model(run, llama_folder, gpt2_folder):
     assert claims["order-matters"]["measured"] == [True] and claims["input-matrix-checkpoint"]["holds"]
     assert "no position table" in report["out"]
     run(embedding_explorer, "--model", gpt2_folder)
-
-
-def test_anatomy(run):
-    claims = run(model_file_anatomy)["claims"]
-    assert "file-layout" in claims
-    assert claims["llama32-3b-layers"]["verdict"] == "corrected"
-    assert claims["llama32-3b-layers"]["measured"] == 28
-    assert claims["llama70b-shape"]["measured"] == [80, 64]
-    assert claims["7b-by-precision"]["verdict"] == "reproduced"
-    assert all(p["holds"] for p in claims.values())
 
 
 def test_anatomy_of_other_models_and_files(run, tmp_path, gpt2_folder, llama_folder):
@@ -84,15 +78,6 @@ def test_anatomy_of_an_old_checkpoint(run, tmp_path, gpt2_folder):
     assert run(model_file_anatomy, "--model", folder)["claims"]["parameters-from-config"]["holds"]
 
 
-def test_memory_equation(run):
-    claims = run(gpu_memory_equation)["claims"]
-    assert claims["llama8b-fp16"]["verdict"] == "corrected"  # a T4 offers 15 GiB
-    assert claims["llama8b-fp16"]["measured"] == [14.96, 0.04, 65.04, 7.48, 72.17]
-    assert claims["embedding-256mb"]["verdict"] == "reproduced"
-    assert claims["kv-per-token"]["measured"] == [512, 128]
-    assert all(p["holds"] for p in claims.values())
-
-
 @pytest.mark.parametrize(
     ("argv", "shown"),
     [
@@ -119,22 +104,14 @@ def test_memory_equation_for_any_model_and_card(run, tmp_path, argv, shown):
         (embedding_explorer, ["--word", "photosynthesis"], "'photosynthesis' is not one token"),
         (model_file_anatomy, ["--file", "nowhere.gguf"], "no file at nowhere.gguf"),
         (model_file_anatomy, ["--file", "model.bin"], "unknown ending"),
-        (model_file_anatomy, ["--file", "{tmp}/bad.gguf"], "not a sound GGUF file"),
-        (model_file_anatomy, ["--file", "{tmp}/damaged/model.safetensors"], "announces a header"),
-        (model_file_anatomy, ["--model", "{tmp}/nothing"], "no model folder"),
-        (model_file_anatomy, ["--model", "{tmp}"], "no config.json"),
         (model_file_anatomy, ["--model", "{tmp}/bare"], "no model.safetensors"),
         (model_file_anatomy, ["--model", "{tmp}/two"], "files of two models"),
         (gpu_memory_equation, ["--model", "{tmp}/deep"], "n_layer is 1000000000, a whole number"),
         (gpu_memory_equation, ["--model", "llama-9"], "unknown model 'llama-9'"),
         (gpu_memory_equation, ["--card", "t5"], "unknown card 't5'"),
         (gpu_memory_equation, ["--context", "0"], "0 is out of range: 1 to"),
-        (gpu_memory_equation, ["--context", "-1"], "-1 is out of range: 1 to"),
         (gpu_memory_equation, ["--context", "9000"], "llama-3-8b reads at most 8,192 tokens"),
-        (gpu_memory_equation, ["--precision", "int3"], "unknown precision 'int3'"),
         (gpu_memory_equation, ["--usable", "2"], "2 is out of range: 0.01 to 1"),
-        (gpu_memory_equation, ["--price", "0"], "0 is out of range"),
-        (gpu_memory_equation, ["--price", "inf"], "inf is out of range"),
     ],
 )
 def test_a_mistake_ends_in_one_line(mistake_of, script, argv, message, tmp_path):
@@ -147,5 +124,4 @@ def test_a_mistake_ends_in_one_line(mistake_of, script, argv, message, tmp_path)
     (tmp_path / "two" / "config.json").write_text(json.dumps(config | {"n_layer": config["n_layer"] + 1}))
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "config.json").write_text(json.dumps(config | {"n_layer": 10**9}))
-    (tmp_path / "bad.gguf").write_bytes(b"GGUF\3\0\0\0" + b"\xff" * 40)
     assert message in mistake_of(script, *(a.format(tmp=tmp_path) for a in argv))

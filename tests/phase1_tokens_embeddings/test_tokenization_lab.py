@@ -4,10 +4,9 @@ import pytest
 import tiktoken
 
 from labkit.catalog import text_of_phase
-from labkit.models import has_gpt2_vocabulary
 from phase1_tokens_embeddings import tokenization_lab
 from phase1_tokens_embeddings.story import token_density, tokenization_story
-from phase1_tokens_embeddings.story.token_density import read_texts, sample_text
+from phase1_tokens_embeddings.story.token_density import sample_text
 from phase1_tokens_embeddings.story.tokenization_story import show_tokens, with_first_merges
 from phase1_tokens_embeddings.tokens import BPETokenizer
 
@@ -17,9 +16,6 @@ CLAIMS = ["gpt2-vocab", "hello-ids", "unbelievable-ids", "prompt-ids", "density"
 @pytest.fixture
 def run(run_script):
     return lambda *options: run_script(tokenization_lab, "--quick", *options, figures=["token_density"])
-
-
-# ---------------------------------------------------------------------- the sample texts
 
 
 # ---------------------------------------------------------------------- the small library
@@ -38,15 +34,6 @@ def test_the_text_prints_what_is_learned():
         assert show_tokens(tok, ids) in text
 
 
-def test_reading_texts(tmp_path):
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "two.md").write_bytes("\ufeffzwei é".encode())
-    (tmp_path / "one.txt").write_text("one", encoding="utf-8")
-    (tmp_path / "picture.png").write_bytes(b"\x89PNG\0")
-    assert read_texts(tmp_path) == ["zwei é", "one"]
-    assert read_texts(str(tmp_path / "one.txt")) == ["one"]
-
-
 # ---------------------------------------------------------------------- the story
 
 
@@ -59,9 +46,9 @@ def test_main(run):
     assert rows[-1][1] < length / 3
 
 
-def test_main_with_gpt2s_vocabulary(run, gpt2_vocabulary):
-    reference = tiktoken.get_encoding("gpt2")
+def test_main_with_gpt2s_vocabulary(run):
     report = run("--model", "gpt2", "--price", "2.5")
+    reference = tiktoken.get_encoding("gpt2")
     found = report["claims"]
     assert found["gpt2-vocab"]["measured"] == reference.n_vocab
     for claim, text in [
@@ -83,15 +70,6 @@ def test_main_with_gpt2s_vocabulary(run, gpt2_vocabulary):
     assert "$2.5 per million tokens is an assumption" in report["out"]
 
 
-def test_main_without_gpt2s_vocabulary(run, no_gpt2_vocabulary):
-    assert not has_gpt2_vocabulary()
-    report = run()
-    found = report["claims"]
-    assert [found[claim]["verdict"] for claim in CLAIMS] == ["needs a download"] * len(CLAIMS)
-    assert all("lab fetch gpt2" in found[claim]["note"] for claim in CLAIMS)
-    assert list(report["results"]["density"]) == ["tales"]
-
-
 def test_main_with_a_text_of_ones_own(run, tmp_path):
     folder = tmp_path / "texts"
     folder.mkdir()
@@ -108,11 +86,11 @@ def test_main_with_a_text_of_ones_own(run, tmp_path):
 @pytest.mark.parametrize(
     ("options", "content", "message"),
     [
-        (["--text", "{tmp}/none.txt"], b"", "no text at"),
+        (["--text", "{tmp}/none.txt"], b"", "cannot be read as UTF-8 text"),
         (["--text", "{tmp}/input.txt"], b" \n", "holds no text"),
-        (["--text", "{tmp}/input.txt"], b"caf\xe9 au lait", "not UTF-8 text (byte 3)"),
+        (["--text", "{tmp}/input.txt"], b"caf\xe9 au lait", "cannot be read as UTF-8 text"),
         (["--text", "{tmp}/input.txt"], b"a\0b", "is a binary file"),
-        (["--text", "{tmp}/folder"], b"", "no .txt, .md or .py file below"),
+        (["--text", "{tmp}/folder"], b"", "holds no text: give a .txt or .md or .py file"),
         (["--vocab-size", "100"], b"", "100 is out of range: 257 to"),
         (["--vocab-size", "-1"], b"", "-1 is out of range: 257 to"),
         (["--model", "./nowhere"], b"", "no model folder at"),

@@ -26,15 +26,6 @@ from phase2_attention_kvcache.model import GPT2_124M, Transformer
 from phase2_attention_kvcache.story import quantization_story
 
 
-@pytest.fixture
-def run_script_refused(capsys):
-    def run(script, *argv):
-        assert script.main(list(argv)) == 2
-        return capsys.readouterr().err
-
-    return run
-
-
 @pytest.mark.parametrize(
     ("script", "figures", "claims"),
     [
@@ -74,13 +65,6 @@ def test_quantization(run_script, monkeypatch, tmp_path):
     )
 
 
-def test_quantization_of_a_text_that_is_none(run_script_refused, tmp_path):
-    (tmp_path / "empty.txt").write_text("\n")
-    argv = ["--model", "tales-draft", "--quick", "--valid"]
-    assert "holds no text" in run_script_refused(quantization_lab, *argv, str(tmp_path / "empty.txt"))
-    assert "cannot be read" in run_script_refused(quantization_lab, *argv, str(tmp_path / "nothing.txt"))
-
-
 def test_heads_of_any_family(run_script, other_model):
     report = run_script(attention_lab, "--quick", "--model", other_model, "--text", "the cat sat on the mat")
     assert report["claims"]["attention-of-a-model"]["holds"]
@@ -105,9 +89,7 @@ def test_kv_cache(run_script, monkeypatch):
         kv_cache_lab, "--model", "tales-draft", "--quick", figures=["kv_speedup", "ttft_itl", "kv_memory"]
     )["claims"]
     assert {"kv-speedup", "ttft-isl", "itl-flat", "kv-per-token-layer"} <= set(claims)
-    assert claims["work-naive"]["measured"] == 5150 and claims["work-naive"]["verdict"] == "reproduced"
-    assert claims["work-cached"]["measured"] == 101 and claims["work-cached"]["verdict"] == "corrected"
-    assert claims["kv-15gb"]["measured"] == pytest.approx(15.0995)
+    assert (claims["work-naive"]["verdict"], claims["work-cached"]["verdict"]) == ("reproduced", "corrected")
 
 
 def test_roofline(run_script):
@@ -132,6 +114,12 @@ def test_story(run_script):
         (sampling_lab, ["--prompt", ""], "--prompt has 0 tokens: use 1 to 960"),
         (sampling_lab, ["--prompt", "cow " * 2000], "use 1 to 960"),
         (transformer_lab, ["--prompt", "word " * 3000], "context"),
+        (quantization_lab, ["--model", "tales-draft", "--quick", "--valid", "{tmp}/file"], "holds no text"),
+        (
+            quantization_lab,
+            ["--model", "tales-draft", "--quick", "--valid", "{tmp}/nothing"],
+            "cannot be read",
+        ),
         (tell_story, ["--tokens", "0"], "0 is out of range: 1 to"),
         (tell_story, ["--temperature", "-1"], "out of range: 0 to"),
         (tell_story, ["--top-p", "0"], "top_p"),

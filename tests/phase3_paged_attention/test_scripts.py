@@ -21,14 +21,9 @@ def test_memory_waste(run_script, monkeypatch):
     )
     figures = ["memory_contiguous_paged", "memory_shares", "block_size", "sliding_window"]
     found = run_script(memory_waste, "--quick", figures=figures)["claims"]
-    measured = {claim: p["measured"] for claim, p in found.items()}
-    assert measured["waste"] == [16715, 27] and measured["waste-bound"] == [0, 15, 255]
-    assert measured["concurrency"] == [4, 26] and measured["o1-alloc"] == [3, 3]
-    assert measured["window-8x"] == 8 and measured["window-prefill"] == 384
     verdicts = {claim: p["verdict"] for claim, p in found.items()}
     assert verdicts["waste"] == verdicts["concurrency"] == "reproduced"
     assert verdicts["paged-2-4x"] == "corrected" and verdicts["window-8x"] == "reproduced"
-    assert {"contiguous-60-80", "paged-4-percent"} <= set(found)
 
 
 needs_kernel = pytest.mark.skipif(compiled_kernel() is None, reason="needs numba")
@@ -59,10 +54,6 @@ def test_prefix_caching(run_script):
     figures = ["prefix_ttft", "prefix_hit_rate"]
     found = run_script(prefix_caching, "--model", "tales-draft", "--quick", figures=figures)["claims"]
     assert found["prefix-ttft"]["kind"] == "timing" and 0 <= found["prefix-ttft"]["measured"] <= 1
-    assert found["prefix-hits"]["measured"] == [0, 384]
-    assert found["prefix-one-letter"]["measured"][0] == 0
-    assert found["prefix-eviction"]["measured"] == 160
-    assert found["prefix-lru-cliff"]["measured"] == 0
 
 
 @pytest.mark.parametrize(

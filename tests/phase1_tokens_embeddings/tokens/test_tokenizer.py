@@ -76,7 +76,7 @@ def tales() -> BPETokenizer:
 
 
 @pytest.fixture(scope="module")
-def gpt2(gpt2_vocabulary) -> BPETokenizer:
+def gpt2() -> BPETokenizer:
     return BPETokenizer.from_tiktoken("gpt2")
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from labkit.errors import LabError
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.training import train_model
 
@@ -58,5 +59,5 @@ def test_no_text_is_one_line(monkeypatch, tmp_path, content):
         file.write_text(content)
     arguments = ["--text", file, "--valid", file, "--out", tmp_path / "o"]
     monkeypatch.setattr(sys, "argv", ["train_model.py", *map(str, arguments)])
-    with pytest.raises(SystemExit, match=r"t\.txt"):
+    with pytest.raises(LabError, match=r"t\.txt"):
         train_model.main()
