@@ -6,11 +6,10 @@ add up to 1, and takes the sum of their values with these weights:
 
     out = softmax(q k^T / sqrt(head_dim)) v
 
-You will follow three words by hand, split vectors into heads, see what grouped queries save, and draw the
-attention weights of a head of a real model (--layer, --text).
+You will follow three words by hand, split vectors into heads, and draw the attention weights of a head of a real
+model (--layer, --text).
 
-Sources: Vaswani et al., "Attention Is All You Need" (2017), section 3.2; Ainslie et al., "GQA" (2023),
-section 2.
+Source: Vaswani et al., "Attention Is All You Need" (2017), section 3.2.
 """
 
 import argparse
@@ -27,7 +26,6 @@ def story(lab: Lab) -> None:
     chapters.by_hand_story(lab)
     chapters.definition_story(lab)
     chapters.heads_story(lab)
-    chapters.grouped_story(lab)
     show_heads(lab, *sentence)
 
 

@@ -19,7 +19,6 @@ from phase2_attention_kvcache.story.trained_without_story import tell_trained_wi
 
 def story(lab: Lab) -> None:
     chapters.tell_changes(lab)
-    chapters.tell_families(lab)
     chapters.tell_agreement(lab)
     chapters.tell_kv(lab)
     chapters.tell_mixtures(lab)

@@ -24,7 +24,6 @@ def story(lab: Lab) -> None:
         the same all through this story. Only the places change. What happens to the score of the two?""")
     chapters.clocks_story(lab)
     chapters.kinds_story(lab)
-    chapters.layout_story(lab)
     chapters.long_context_story(lab)
 
 

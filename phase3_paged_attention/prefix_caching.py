@@ -8,8 +8,7 @@ The time to first token (TTFT) shrinks, because only the new part of the prompt 
 the shared part once.
 
 You will see the hit rate of many users behind one prompt; TTFT cold and warm against the shared part of the
-prompt; the cost of one changed letter at different positions; evictions when memory is short; and a chat, where
-each turn begins with all earlier turns.
+prompt; the cost of one changed letter at different positions; and evictions when memory is short.
 
 Sources: Kwon et al. (2023), section 4.4; vllm/v1/core/kv_cache_utils.py (hashes of blocks).
 """
@@ -24,7 +23,6 @@ def story(lab: Lab) -> None:
     chapters.ttft_against_share(lab, model)
     chapters.one_letter(lab, model, tokenizer)
     chapters.memory_is_short(lab, model, tokenizer)
-    chapters.chat(lab, model, tokenizer)
 
 
 def main(argv: list[str] | None = None) -> int:

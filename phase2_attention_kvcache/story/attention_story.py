@@ -4,7 +4,6 @@ import torch
 import torch.nn.functional as F
 
 from labkit.lab import Lab
-from phase1_tokens_embeddings.weights import kv_bytes_per_token
 from phase2_attention_kvcache.model.attention import attention
 from phase2_attention_kvcache.story import attention_by_hand as by_hand
 from phase2_attention_kvcache.story.attention_in_models import block_order
@@ -35,26 +34,13 @@ def by_hand_story(lab: Lab) -> None:
         predicted=[39, 39, 22],
         measured=by_hand.percent(s.weights[2]),
         source_says=[38, 38, 24],
-        note="e^(5/1.73) : e^(5/1.73) : e^(4/1.73) = 17.9 : 17.9 : 10.1.",
+        note="e^(5/1.73) : e^(5/1.73) : e^(4/1.73) = 17.9 : 17.9 : 10.1. The source's figures need a vector length of 5.",
     )
     results = [("softmax: the weights", s.weights), ("output = weights x V", s.output)]
     lab.show(by_hand.side_by_side(results, words, 2))
     lab.say("""Read the last row: "dogs" goes on as 0.39 of the value of "I", 0.39 of "love" and 0.22 of its
         own. That is all attention does: it moves information between tokens. "I" comes first, sees only
         itself and keeps its value.""")
-    lab.say("""The source of these words is an article, "How vLLM Actually Works". It draws 38% / 38% /
-        24% and 1% / 99%. What did it divide by?""")
-    weights = {d: by_hand.softmax([x / d**0.5 for x in s.raw[2]]) for d in range(1, 1025)}
-    lengths = [d for d, row in weights.items() if by_hand.percent(row) == [38, 38, 24]]
-    lab.predict(
-        "dogs-weights",
-        "vector length d whose sqrt(d) would give 38 / 38 / 24",
-        predicted=5,
-        measured=lengths[0] if len(lengths) == 1 else lengths,
-        source_says=3,
-        note="d = 3 gives 39/39/22, d = 4 gives 38/38/23, d = 5 gives 38/38/24. The source says that its "
-        "vectors have 3 numbers.",
-    )
     lab.predict(
         "dogs-weights",
         'two weights of "love" in percent, from scores 5 and 10 (its future is masked)',
@@ -123,42 +109,3 @@ def heads_story(lab: Lab) -> None:
         measured=", ".join(block_order(GPT2Model(config).eval(), torch.arange(5)[None])),
         note="Recorded by hooks on the parts of transformers' GPT-2; residuals found by arithmetic.",
     )
-
-
-def grouped_story(lab: Lab) -> None:
-    lab.title("Grouped queries: fewer keys and values to store")
-    lab.say("""In grouped-query attention several query heads share one key/value head, so the KV cache shrinks by
-        that factor. Llama 3 8B has 32 layers and 32 query heads of 128 numbers, kept in 16 bits:""")
-    context = 8192
-
-    def cache_bytes(kv_heads: int) -> int:
-        """Size of a full context's keys and values, from tensors of their shape."""
-        shape = (32, 2, context, kv_heads, 128)  # layers, keys and values, tokens, heads, numbers
-        return torch.empty(shape, dtype=torch.bfloat16, device="meta").nbytes
-
-    rows = []
-    for kind, kv_heads in (("one for each query head", 32), ("grouped (as built)", 8), ("one for all", 1)):
-        per_token = kv_bytes_per_token(num_layers=32, num_kv_heads=kv_heads, head_dim=128)
-        in_all = per_token * context
-        rows.append([kind, kv_heads, per_token / 1024, in_all / 2**30, int(64e9 // in_all)])
-    lab.predict(
-        "gqa-memory",
-        "factor by which 8 instead of 32 key/value heads shrink the KV cache",
-        predicted=32 // 8,
-        measured=cache_bytes(32) / cache_bytes(8),
-    )
-    lab.predict(
-        "gqa-memory",
-        "bytes of keys and values that a token takes, with 8 key/value heads",
-        predicted=kv_bytes_per_token(num_layers=32, num_kv_heads=8, head_dim=128),
-        measured=cache_bytes(8) / context,
-        note="2 x layers x heads x numbers x bytes; measured on tensors of the cache's shape.",
-    )
-    lab.table(
-        "KV cache of Llama 3 8B",
-        ["key/value heads", "how many", "KiB per token", f"GiB for {context:,} tokens", "users in 64 GB"],
-        rows,
-        note="64 GB: what an 80 GB card has left after 16 GB of weights. Every user with a full context.",
-    )
-    lab.say(f"""What it costs: the same card holds {rows[1][4]} such users instead of {rows[0][4]}. A card
-        costs the same either way, so a user costs about a quarter.""")

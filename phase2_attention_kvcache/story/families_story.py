@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from labkit.figures import BLUE, GREY, ORANGE, PURPLE, new_figure, plain_numbers
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import SHAPES, ModelShape, kv_bytes_per_token, kv_of_text
-from phase1_tokens_embeddings.weights.families import FAMILIES, Family
+from phase1_tokens_embeddings.weights.families import FAMILIES
 from phase2_attention_kvcache.model import ContiguousKVCache, ModelConfig, Transformer
 from phase2_attention_kvcache.model.layers import Experts
 from phase2_attention_kvcache.story.small_families import write_small_model
@@ -63,42 +63,6 @@ def tell_changes(lab: Lab) -> None:
         measured=QWEN3.parameters_by_part()["MLP"],
         note=f"Of {QWEN3.num_parameters:,} in all. Its table of tokens has {QWEN3.parameters_by_part()['embedding']:,}.",
     )
-
-
-def tell_families(lab: Lab) -> None:
-    lab.title("A family is a row of choices")
-    lab.say("""No family has a forward pass of its own. `layers.py` builds each from the same parts, by a row of
-        this table (`FAMILIES` in phase 1) and a map of tensor names.""")
-    lab.table(
-        "Choices by family",
-        ["family", "norm", "of q and k", "MLP", "positions", "more"],
-        [describe(name, family) for name, family in FAMILIES.items()],
-        note="Norm: before attention and MLP, after them, or both. Of q and k: each head by itself, or a token's whole "
-        "row. A window: a token sees so many tokens back. A soft cap limits scores smoothly.",
-    )
-
-
-def describe(name: str, family: Family) -> list[str]:
-    """A row of the table."""
-    more = []
-    if family.mixture:
-        more.append("experts")
-    if family.qkv_bias:
-        more.append("biases on q, k, v")
-    if family.scaled_embedding:
-        more.append("scaled embedding")
-    every = family.settings.get("sliding_window_pattern")
-    if every:
-        more.append(f"window in {every - 1} of {every} layers")
-    elif family.settings.get("sliding_window") and family.settings.get("use_sliding_window", True):
-        more.append("window")
-    if family.settings.get("attn_logit_softcapping"):
-        more.append("soft caps")
-    if "no_rope_layers" in family.settings:
-        more.append("some layers without rotary")
-    norm = {"layer": "LayerNorm", "rms": "RMS", "offset_rms": "1 + RMS"}[family.norm]
-    first = [name, f"{norm}, {family.norm_at}", family.qk_norm or "-", family.mlp, family.positions]
-    return [*first, ", ".join(more)]
 
 
 def tell_agreement(lab: Lab) -> None:

@@ -20,20 +20,20 @@ def tell_parameters(lab: Lab, model: Transformer) -> None:
         best match is the most probable next token.""")
 
     lab.title("Where the parameters are")
-    parts = parts_of(model)
     if c.family == "gpt2":
         lab.predict(
             "parameters-of-blocks",
             "parameters in the blocks, by the rule 12 x layers x width^2",
             predicted=12 * c.num_layers * c.d_model**2,
-            measured=sum(n for name, n in parts if "all layers" in name),
+            measured=sum(p.numel() for p in model.blocks.parameters()),
             tolerance=0.02,
             note="Per block: 4 squares in attention (q, k, v, out), 8 in the MLP (up to 4 widths and back).",
         )
-    total = sum(n for _, n in parts)
+    parts = c.parameters_by_part()
+    total = sum(parts.values())
     lab.table(
         f"{lab.args.model}: {total:,} parameters", ["part", "parameters", "share %"],
-        [[name, n, 100 * n / total] for name, n in parts],
+        [[name, n, 100 * n / total] for name, n in parts.items()],
         note=f"Each token costs about 2 x {total / 1e6:.1f}M operations: one multiplication and one addition "
              "per parameter.",
     )  # fmt: skip
@@ -80,23 +80,6 @@ def tell_layers(lab: Lab, model: Transformer, tok: BPETokenizer, ids: Tensor) ->
     )  # fmt: skip
     lab.record(next_tokens=dict(zip(names, best.values.tolist())))
     lab.figure(draw_layers(layers[1:, best.indices].cpu(), names, lab.args.prompt), "answer_by_layer")
-
-
-def parts_of(model: Transformer) -> list[tuple[str, int]]:
-    """Parameters by part of the model, in the order in which a token meets them."""
-    groups = {
-        "token table": ("token_table",),
-        "position table": ("position_table",),
-        "attention, all layers": ("attention.qkv", "attention.out"),
-        "MLP, all layers": ("mlp.",),
-        "norms": ("norm",),
-        "output head": ("head",),
-    }
-    counts = dict.fromkeys(groups, 0)
-    for name, parameter in model.named_parameters():
-        group = next(g for g, marks in groups.items() if any(mark in name for mark in marks))
-        counts[group] += parameter.numel()
-    return [(group, count) for group, count in counts.items() if count]
 
 
 @torch.inference_mode()

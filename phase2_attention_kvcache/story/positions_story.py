@@ -11,12 +11,6 @@ from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights import kv_bytes_per_token
 from phase2_attention_kvcache.model.positions import apply_rotary, rotary_frequencies, rotary_tables
-from phase2_attention_kvcache.other_positions.older_kinds import (
-    apply_rotary_interleaved,
-    look_up,
-    sinusoidal_table,
-    to_half_split,
-)
 
 HEAD_DIM = 64
 MOST_DISTANCE = 64
@@ -86,22 +80,6 @@ def kinds_story(lab: Lab) -> None:
         one token's content with the other one's place.""")
 
 
-def layout_story(lab: Lab) -> None:
-    lab.title("Two layouts of the same thing")
-    x = torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(lab.seed))
-    cos, sin = (t[torch.tensor([3, 70, 900])] for t in rotary_tables(1024, rotary_frequencies(8)))
-    order = to_half_split(8)
-    halves = apply_rotary(x[..., order], cos, sin)
-    lab.predict(
-        "rope-layouts",
-        "reorder, then turn halves = turn neighbours, then reorder",
-        predicted=True,
-        measured=torch.equal(halves, apply_rotary_interleaved(x, cos, sin)[..., order]),
-        note="The order is " + " ".join(map(str, order.tolist())) + ". Weights read in the wrong layout "
-        "give wrong answers and no error.",
-    )
-
-
 def long_context_story(lab: Lab) -> None:
     lab.title("A longer context")
     lab.say("""A rotary angle can be computed for any position, but the slow pairs then come to angles that the model
@@ -130,6 +108,16 @@ def long_context_story(lab: Lab) -> None:
     lab.figure(draw_speeds(), "rotary_speeds")
 
 
+def sinusoidal_table(num_positions: int, d_model: int) -> torch.Tensor:
+    """The fixed table [num_positions, d_model] of Vaswani et al., section 3.5.
+
+    Numbers 2i and 2i+1 of a row are the sine and the cosine of position / 10000^(2i / d_model): the hands
+    of d_model / 2 clocks, each slower than the one before.
+    """
+    angles = torch.outer(torch.arange(num_positions).float(), rotary_frequencies(d_model))
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
+
+
 def compare_kinds(seed: int, num_places: int) -> dict[str, torch.Tensor]:
     """Scores of one query content and one key content, moved through the context.
 
@@ -154,8 +142,8 @@ def compare_kinds(seed: int, num_places: int) -> dict[str, torch.Tensor]:
 
     def added(table: torch.Tensor) -> torch.Tensor:
         table = table / table.norm(dim=-1).mean() * d_model**0.5  # as long as the contents
-        q = (x + look_up(table, m)) @ w_q
-        k = (y + look_up(table, n)) @ w_k
+        q = (x + table[m]) @ w_q
+        k = (y + table[n]) @ w_k
         return (q * k).sum(-1)
 
     def turned() -> torch.Tensor:

@@ -104,32 +104,6 @@ def tell_formats(lab: Lab) -> None:
     lab.record(errors=errors)
 
 
-def tell_outlier(lab: Lab) -> None:
-    lab.title("One outlier in a row")
-    weight = 0.02 * torch.randn(64, 512, generator=torch.Generator().manual_seed(lab.seed))
-    spoilt = weight.clone()
-    spoilt[0, 7] = 2.0  # a hundred times as large as its neighbours
-    others = torch.arange(512) != 7
-
-    def error(matrix: torch.Tensor, method: str) -> float:
-        back = QuantizedWeight.of(matrix, method).rows(slice(0, 1))[0]
-        return ((back - matrix[0])[others].norm() / matrix[0, others].norm()).item()
-
-    rows = [[NAMES[m], 100 * error(weight, m), 100 * error(spoilt, m)] for m in METHODS]
-    lab.say("""Absmax: the largest weight of a row decides the scale. Make one of 512 a hundred times as large. With a
-        scale per row, the other 511 now have about five codes. A group limits the damage to 32 weights.""")
-    lab.table("Error of the 511 others, %", ["format", "before", "with the outlier"], rows)
-    lab.predict(
-        "outlier-in-a-row",
-        "8 bits, an outlier among 512 weights: a scale for the row, or one for each 32; how many times as large is the error",
-        predicted=(512 / 32) ** 0.5,
-        measured=error(spoilt, "int8") / error(spoilt, "q8_0"),
-        tolerance=0.15,
-        note="The damage reaches 16 times as many weights, and an error is a root of a sum of squares. fp8 hardly notices "
-        "the outlier: its codes lie close together near 0, whatever the largest weight is.",
-    )
-
-
 def load_texts(lab: Lab) -> Texts:
     tok = load_tokenizer(find_model(lab.args.model))
     path = lab.args.valid or TEXTS / "valid.txt"

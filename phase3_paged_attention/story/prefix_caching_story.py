@@ -334,39 +334,3 @@ def draw_hit_rates(sizes: Sequence[int], rates: dict[str, list[float]], needed: 
     ax.set(xlabel="blocks in the cache", ylabel="hit rate, %", ylim=(0, 100))
     ax.legend(title="prefixes arrive", loc="upper left")
     return fig
-
-
-# ---------------------------------------------------------------------- a chat
-
-
-def chat(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
-    lab.title("A chat")
-    turns, answer = (4, 12) if lab.quick else (6, 24)
-    lab.say(f"""A chat sends everything said so far with every turn. {turns} turns, {answer} tokens of answer
-        each.""")
-    server = PrefixServer(model, 80, BLOCK)
-    history = long_text(tokenizer, 60)
-    rows, predicted, measured, known = [], [], [], 0
-    for turn in range(turns):
-        history = history + tokenizer.encode("\n\n" + ENDINGS[turn])
-        served = server.serve(history, answer)
-        predicted.append(known // BLOCK * BLOCK)
-        measured.append(served.hit_tokens)
-        new = len(history) - served.hit_tokens
-        rows.append([turn + 1, len(history), served.hit_tokens, new, 1000 * served.ttft])
-        history = history + served.token_ids
-        known = len(history) - 1  # the last token of an answer was never computed
-    lab.predict(
-        claim="prefix-chat",
-        question="tokens found in each turn",
-        predicted=predicted,
-        measured=measured,
-        note="All earlier turns, answers included, but for a last block that was not full, and the last token of an "
-        "answer: its keys and values were not computed yet.",
-    )
-    lab.table("Turn by turn", ["turn", "prompt tokens", "found", "computed for the prompt", "TTFT, ms"], rows)
-    lab.say(f"""Without the cache {sum(r[1] for r in rows):,} prompt tokens would be computed, with it
-        {sum(r[3] for r in rows):,}. A chat of n turns costs in proportion to n instead of its square. One thing to
-        mind: the history has to come back as the same tokens. Text that is taken apart and put together again
-        may be cut into other tokens, and then nothing behind that place is found.""")
-    lab.record(chat=rows)

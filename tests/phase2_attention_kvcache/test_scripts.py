@@ -29,7 +29,7 @@ from phase2_attention_kvcache.story import quantization_story
 @pytest.mark.parametrize(
     ("script", "figures", "claims"),
     [
-        (attention_lab, ["attention_heads"], {"dogs-weights", "head-split", "gqa-memory"}),
+        (attention_lab, ["attention_heads"], {"dogs-weights", "head-split"}),
         (positions_lab, ["positions_scores", "rotary_speeds"], {"rope-relative"}),
         (sampling_lab, ["sampling_knobs"], {"sampling"}),
         (

@@ -20,21 +20,6 @@ def test_nothing_is_left_to_import_and_no_name_stands_twice(module):
         assert code.count("export default { render };") == 1 and code.count("export ") == 1
 
 
-def test_a_module_stands_before_the_one_that_imports_it(tmp_path):
-    (tmp_path / "a.js").write_text("export const one = 1;\n", encoding="utf-8")
-    (tmp_path / "b.js").write_text(
-        'import { one } from "./a.js";\nexport const two = one + one;\n', encoding="utf-8"
-    )
-    (tmp_path / "c.js").write_text(
-        'import { two } from "./b.js";\nimport { one } from "./a.js";\nexport default { render: two + one };\n',
-        encoding="utf-8",
-    )
-    assert (
-        bundle(tmp_path / "c.js")
-        == "const one = 1;\nconst two = one + one;\nexport default { render: two + one };\n"
-    )
-
-
 def test_a_piece_in_a_notebook_gets_the_module_of_today():
     piece = Piece("splits", {"a": [1, "</script>"]}, "text with <b> & more")
     old = piece.fragment().replace("makeSplits", "old")

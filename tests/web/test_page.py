@@ -52,16 +52,6 @@ def test_every_link_holds_and_nothing_is_loaded_from_elsewhere(site):
     assert loaded == []
 
 
-@pytest.mark.proof
-def test_terms_are_underlined_in_every_section_and_have_a_definition(site):
-    for name in SECTIONS:
-        text = (site / f"{name}.html").read_text(encoding="utf-8")
-        terms = re.findall(r'<a class="term" href="glossary.html#([^"]+)" data-definition="([^"]*)">', text)
-        assert len(terms) >= 3, name
-        assert all(len(definition) > 10 for _, definition in terms)
-        assert len({key for key, _ in terms}) == len(terms), f"{name}: a term is underlined twice"
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_small_fits_a_telephone_and_can_be_used_by_everybody(open_page, address, name):
     """And there is no complaint in the console, and no request to another host: `open_page` sees to that."""
@@ -78,21 +68,6 @@ def test_a_page_is_small_fits_a_telephone_and_can_be_used_by_everybody(open_page
         found = Axe().run(page, options=options | {"resultTypes": ["violations"]}).response["violations"]
         serious = [v for v in found if v["impact"] in ("serious", "critical")]
         assert [(v["id"], [node["html"][:150] for node in v["nodes"]][:3]) for v in serious] == [], colours
-
-
-def test_a_picture_that_arrives_late_scrolls_by_the_keyboard_too(open_page, address):
-    page = open_page(None, viewport={"width": 375, "height": 800})
-    waiting = []
-    page.route("**/*.webp", lambda route: waiting.append(route))
-    page.goto(f"{address}sampling.html", wait_until="domcontentloaded")
-    frame = page.locator(".wide:has(img)").first
-    page.wait_for_function("document.querySelector('.wide:has(img)').tabIndex === -1")
-    for request in waiting:
-        request.continue_()
-    page.wait_for_function("document.querySelector('.wide:has(img)').tabIndex === 0")
-    frame.focus()
-    page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.querySelector('.wide:has(img)').scrollLeft > 0")
 
 
 # As a reader scrolls, from piece to piece, until all have come to life.

@@ -22,7 +22,6 @@ from phase4_scheduler.features.recording import record
 from phase4_scheduler.simulator.batching import Job, serve_continuously, serve_statically
 from phase4_scheduler.simulator.step_size import StepSize
 from tests.web.clicking import number, shown, slide
-from tests.web.hostile import HOSTILE
 from web.pieces.cards import bubble, tensor_parallel
 from web.pieces.chunks import steps_of
 from web.pieces.decoding import Decoding
@@ -64,21 +63,6 @@ def test_the_words_of_a_task_set_its_piece_and_no_piece_shrinks(open_page, page_
 
 
 # ---------------------------------------------------------------------- tokens
-
-
-def test_tokens_are_pythons(piece_on, tok):
-    _, piece = piece_on("tokens", "tokens")
-    for text in [
-        "The king said: 'Never!' 123",
-        *(t for t in HOSTILE if 0 < len(t) < 100 and t.isprintable()),
-        "the king 😀 שלום " * 600,
-    ]:
-        piece.get_by_label("text").fill(text)
-        ids = tok.encode(text)
-        chips = piece.locator(".chip").evaluate_all("(chips) => chips.map((chip) => Number(chip.dataset.id))")
-        assert chips == ids
-        assert int(shown(piece, "tokens")) == len(ids)
-        assert int(shown(piece, "bytes")) == len(text.encode())
 
 
 # ---------------------------------------------------------------------- sampling

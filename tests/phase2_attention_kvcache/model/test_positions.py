@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phase2_attention_kvcache.model.positions import apply_rotary, rotary_frequencies, rotary_tables
+from phase2_attention_kvcache.story.positions_story import sinusoidal_table
 
 
 @given(
@@ -47,3 +48,12 @@ def test_mistakes_get_one_clear_line(call, message):
     with pytest.raises(ValueError, match=message) as error:
         call()
     assert "\n" not in str(error.value)
+
+
+def test_sinusoidal_follows_the_formula():
+    table = sinusoidal_table(50, 12)
+    for position in (0, 1, 17, 49):
+        for i in range(6):
+            angle = position / 10000 ** (2 * i / 12)
+            assert table[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-5)
+            assert table[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
