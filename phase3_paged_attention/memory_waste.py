@@ -7,8 +7,8 @@ is reserved for tokens that never come: four requests fill the GPU.
 A paged cache allocates blocks as the text grows. A request wastes at most the rest of its last block.
 
 You will see ten requests stored both ways, slot by slot; 26 requests in place of four; the gain for each kind
-of traffic; the time to take a block from a list of a thousand and of ten million; the price of a request; and
-models with a sliding window, where a request stops taking blocks.
+of traffic; the time to take a block from a list of a thousand and of ten million; and models with a sliding
+window, where a request stops taking blocks.
 """
 
 from labkit.lab import Lab, run_lab
@@ -22,13 +22,12 @@ def story(lab: Lab) -> None:
     chapters.ten_requests(lab)
     lengths = chapters.four_become_26(lab, rng)
     lab.figure(figures.draw_memory(lengths, lab.seed), "memory_contiguous_paged")
-    gains = chapters.which_traffic(lab, rng)
+    chapters.which_traffic(lab, rng)
     shares = chapters.memory_at_work(lab, rng)
     lab.figure(figures.draw_shares(shares), "memory_shares")
     sizes = chapters.block_sizes(lab, rng)
     lab.figure(figures.draw_block_sizes(sizes), "block_size")
     chapters.constant_time(lab)
-    chapters.price(lab, gains)
     lab.figure(draw_windows(windows(lab)), "sliding_window")
 
 

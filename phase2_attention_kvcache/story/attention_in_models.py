@@ -1,15 +1,14 @@
-"""A look into real models: in which order a layer works, and what its heads attend to.
+"""A look into real models: what the heads of a layer attend to.
 
 Nothing here changes a model: the figure shows the weights that it computed.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from torch import nn
 
 from labkit.errors import LabError
 from labkit.figures import GREY, INK, new_figure
@@ -20,43 +19,6 @@ from phase2_attention_kvcache.model import Transformer
 from phase2_attention_kvcache.story.heads_at_work import weights_of
 
 MOST_TOKENS_DRAWN = 32  # more labels than this cannot be read in a figure
-
-
-def block_order(model: nn.Module, token_ids: torch.Tensor) -> list[str]:
-    """Run a GPT-2 (`GPT2Model`) and note in which order its first block works: PyTorch calls a forward hook after each part.
-
-    A residual connection ("add the input back") has no part of its own that one could listen to. It is found
-    by arithmetic: does the next part get exactly input + output?
-    """
-    block = model.h[0]
-    names = {"ln_1": "LayerNorm", "attn": "attention", "ln_2": "LayerNorm", "mlp": "MLP"}
-    came_in: dict[str, torch.Tensor] = {}
-    went_out: dict[str, torch.Tensor] = {}  # in the order in which the parts finished
-
-    def listen(name: str) -> Callable:
-        def hook(_module, inputs, output) -> None:
-            came_in[name] = inputs[0]
-            went_out[name] = output[0] if isinstance(output, tuple) else output
-
-        return hook
-
-    hooks = [getattr(block, name).register_forward_hook(listen(name)) for name in names]
-    hooks.append(block.register_forward_hook(listen("block")))
-    with torch.no_grad():
-        model(token_ids)
-    for hook in hooks:
-        hook.remove()
-
-    # Part -> (what a residual would add to, what the sum would be).
-    sums = {"attn": (came_in["block"], came_in["ln_2"]), "mlp": (came_in["ln_2"], went_out["block"])}
-    order = []
-    for part in (name for name in went_out if name in names):
-        order.append(names[part])
-        if part in sums:
-            before, after = sums[part]
-            if torch.allclose(before + went_out[part], after, atol=1e-6):
-                order.append("residual")
-    return order
 
 
 def head_habits(weights: torch.Tensor) -> dict[str, torch.Tensor]:

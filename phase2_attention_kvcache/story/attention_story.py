@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from labkit.lab import Lab
 from phase2_attention_kvcache.model.attention import attention
 from phase2_attention_kvcache.story import attention_by_hand as by_hand
-from phase2_attention_kvcache.story.attention_in_models import block_order
 
 DEFAULT_TEXT = "Once upon a time there was a king who had a daughter"  # the beginning of alice's prompt
 
@@ -100,12 +99,4 @@ def heads_story(lab: Lab) -> None:
         predicted=[768, 3072, 768],
         measured=[*block.mlp.c_fc.weight.shape, block.mlp.c_proj.weight.shape[1]],
         note="The MLP works on each token alone. Attention is the only place where tokens meet.",
-    )
-    config = GPT2Config(n_layer=1, n_embd=24, n_positions=8, vocab_size=8, bos_token_id=0, eos_token_id=0)
-    lab.predict(
-        "head-split",
-        "order of the parts inside a block",
-        predicted="LayerNorm, attention, residual, LayerNorm, MLP, residual",
-        measured=", ".join(block_order(GPT2Model(config).eval(), torch.arange(5)[None])),
-        note="Recorded by hooks on the parts of transformers' GPT-2; residuals found by arithmetic.",
     )

@@ -6,7 +6,6 @@ import numpy as np
 
 from labkit.lab import Lab
 from labkit.machine import memory_bytes
-from phase1_tokens_embeddings.weights import CARDS, SHAPES, bytes_for_kv, kv_per_token
 from phase3_paged_attention.story.allocator_timing import BYTES_PER_BLOCK, links_changed, time_operations
 from phase3_paged_attention.story.memory_policies import (
     POLICIES,
@@ -118,7 +117,7 @@ def four_become_26(lab: Lab, rng: np.random.Generator) -> np.ndarray:
             return lengths
 
 
-def which_traffic(lab: Lab, rng: np.random.Generator) -> dict[str, dict[str, float]]:
+def which_traffic(lab: Lab, rng: np.random.Generator) -> None:
     lab.title("Which traffic gains 2 to 4 times?")
     lab.say("""It depends on how well the reserved row fits. Give contiguous memory its best chance: the row is
         as long as the longest request of this kind of traffic, and no longer. Then give it what an engine
@@ -154,7 +153,6 @@ def which_traffic(lab: Lab, rng: np.random.Generator) -> dict[str, dict[str, flo
         note="chat, summarisation, code: the article's lengths. tales: the documents this course's model learned from.",
     )
     lab.record(gains=gains)
-    return gains
 
 
 def memory_at_work(lab: Lab, rng: np.random.Generator) -> dict:
@@ -256,23 +254,3 @@ def constant_time(lab: Lab) -> None:
         note="O(1) counts steps; a step may still be slower when the blocks' entries no longer fit the processor's cache.",
     )
     lab.record(operations={str(n): t for n, t in times.items()})
-
-
-def price(lab: Lab, gains: dict[str, dict[str, float]]) -> None:
-    lab.title("What it costs: Llama-3 8B on an A100 with 80 GB")
-    shape, card = SHAPES["llama-3-8b"], CARDS["a100-80"]
-    tokens = bytes_for_kv(shape, card) // kv_per_token(shape)
-    rows = []
-    for name, g in gains.items():
-        one_row = tokens // shape.max_context
-        paged = int(tokens / (g["mean"] + 7.5))
-        cents = [100 * card.dollars_per_hour / n for n in (one_row, paged)]
-        rows.append([name, one_row, paged, *cents])
-    lab.table(
-        f"{tokens:,} tokens of KV cache, at about {card.dollars_per_hour:.2f} dollars per hour",
-        ["traffic", "users, contiguous", "users, paged", "cents per user-hour, contiguous", "paged"],
-        rows,
-        note="Users at a time, all at their final length, by memory alone: with many users arithmetic becomes the "
-        "limit before memory does. The contiguous row is the context of 8,192.",
-    )
-    lab.record(price=rows)
