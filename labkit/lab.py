@@ -166,8 +166,6 @@ class Lab:
         form = "yes or no" if isinstance(p.measured, bool) else ""
         if isinstance(p.measured, (list, tuple)):
             form = f"{len(p.measured)} values, such as " + " / ".join("12345"[: len(p.measured)])
-        if isinstance(p.measured, str) and "," in p.measured:
-            form = f"{p.measured.count(',') + 1} names in their order"
         unit = "".join(f" ({text})" for text in (p.unit, form) if text)
         self.console.print(
             f"\n[bold]Your guess:[/] {escape(p.question)}{escape(unit)}  [dim](Enter to skip)[/]"

@@ -133,7 +133,7 @@ def score_guess(guess: Any, measured: Any, unit: str = "") -> int:
     """0 to 3 points.
 
     A quantity: 3 within 10%, 2 within a factor of 1.5, 1 within a factor of 4; for a list the points of its items are
-    averaged. An id (`unit` is "ids"), a yes or no, a word, and an order of words: right (3) or wrong (0).
+    averaged. An id (`unit` is "ids"), a yes or no, and words: right (3) or wrong (0).
     """
     if unit == "ids":
         return 3 if guess == measured else 0
@@ -151,7 +151,7 @@ def score_guess(guess: Any, measured: Any, unit: str = "") -> int:
 
 
 def _words(text: Any) -> list[str]:
-    """Words in their order; commas, arrows and quotes between them do not matter. Without a word: the text."""
+    """The words; signs between them do not matter. Without a word: the text."""
     return re.findall(r"\w+", str(text).casefold()) or [str(text).strip("' ")]
 
 

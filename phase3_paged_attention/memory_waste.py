@@ -7,8 +7,8 @@ is reserved for tokens that never come: four requests fill the GPU.
 A paged cache allocates blocks as the text grows. A request wastes at most the rest of its last block.
 
 You will see ten requests stored both ways, slot by slot; 26 requests in place of four; the gain for each kind
-of traffic; the time to take a block from a list of a thousand and of ten million; and models with a sliding
-window, where a request stops taking blocks.
+of traffic; what changes when a block leaves the free list; and models with a sliding window, where a request
+stops taking blocks.
 """
 
 from labkit.lab import Lab, run_lab

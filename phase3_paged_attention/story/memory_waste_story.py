@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from labkit.lab import Lab
-from labkit.machine import memory_bytes
-from phase3_paged_attention.story.allocator_timing import BYTES_PER_BLOCK, links_changed, time_operations
+from phase3_paged_attention.paging import BlockAllocator
 from phase3_paged_attention.story.memory_policies import (
     POLICIES,
     ContiguousAllocator,
@@ -224,33 +223,19 @@ def block_sizes(lab: Lab, rng: np.random.Generator) -> dict[str, dict[int, tuple
 
 
 def constant_time(lab: Lab) -> None:
-    lab.title("Taking a block from a list of a thousand, and of millions")
+    lab.title("Taking a block out of a list of a thousand, and of a hundred thousand")
     lab.predict(
         claim="o1-alloc",
         question="one block leaves the middle of a free list of 1,000, and of 100,000. Blocks that change",
         predicted=[3, 3],
         measured=[links_changed(1000), links_changed(100_000)],
-        note="The block itself and its two neighbours.",
+        note="The block itself and its two neighbours. A deque would have to search for it.",
     )
-    sizes = [10**3, 10**4, 10**5, 10**6] + ([] if lab.quick else [10**7])
-    room = (memory_bytes() or 8 * 2**30) / 4
-    sizes = [n for n in sizes if n * BYTES_PER_BLOCK < room]
-    times = {n: time_operations(n) for n in lab.progress(sizes, "timing free lists")}
-    names = ("take and free", "remove and free")
-    slower = max(times[sizes[-1]][name] / times[sizes[0]][name] for name in names)
-    lab.predict(
-        claim="o1-alloc",
-        question=f"an operation on a list of {sizes[-1]:,} takes less than 3 times as long as on one of 1,000",
-        predicted=True,
-        measured=slower < 3,
-        kind="timing",
-        note=f"At most {slower:.1f} times. A deque, which has to search, takes "
-        f"{times[sizes[-1]]['deque'] / times[sizes[0]]['deque']:,.0f} times as long.",
-    )
-    lab.table(
-        "Nanoseconds per operation (the best of several rounds)",
-        ["free blocks", *names, "deque: remove, middle"],
-        [[n, *map(round, t.values())] for n, t in times.items()],
-        note="O(1) counts steps; a step may still be slower when the blocks' entries no longer fit the processor's cache.",
-    )
-    lab.record(operations={str(n): t for n, t in times.items()})
+
+
+def links_changed(num_blocks: int) -> int:
+    """How many blocks notice that one is taken out of the middle of a free list of this length."""
+    allocator = BlockAllocator(num_blocks)
+    before = [(b.previous, b.next) for b in allocator.blocks]
+    allocator.remove(allocator.blocks[num_blocks // 2])
+    return sum(old != (b.previous, b.next) for old, b in zip(before, allocator.blocks, strict=True))

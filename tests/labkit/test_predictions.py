@@ -118,8 +118,7 @@ def test_a_guess_that_cannot_be_read(text, measured):
         (100, 100, 3), (95, 100, 3), (109, 100, 3), (112, 100, 2), (70, 100, 2), (60, 100, 1), (399, 100, 1),
         (401, 100, 0), (0, 100, 0), (-100, 100, 0), (0, 0, 3), (5, 0, 0), (True, True, 3), (False, True, 0),
         ([1, 2, 3], [1, 2, 3], 3), ("a", "b", 0), ("Memory", "memory", 3), ("had", "' had'", 3),
-        ("norm attention", "norm, attention", 3), ("attention -> norm", "norm, attention", 0), ("?", "!", 0),
-        ("'!'", "!", 3),
+        ("?", "!", 0), ("'!'", "!", 3),
     ],
 )  # fmt: skip
 def test_score_guess(guess, measured, points):

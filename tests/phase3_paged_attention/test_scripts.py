@@ -4,7 +4,6 @@ import pytest
 
 from phase3_paged_attention import block_manager_lab, memory_waste, paged_attention_lab, prefix_caching
 from phase3_paged_attention.paging import compiled_kernel, cpu_decode
-from phase3_paged_attention.story import memory_waste_story
 
 
 def test_block_manager_lab(run_script):
@@ -14,11 +13,7 @@ def test_block_manager_lab(run_script):
 
 
 @pytest.mark.proof
-def test_memory_waste(run_script, monkeypatch):
-    # Longer free lists are timed where there is memory for them, and take seconds to make.
-    monkeypatch.setattr(
-        memory_waste_story, "memory_bytes", lambda: 10**6 * memory_waste_story.BYTES_PER_BLOCK
-    )
+def test_memory_waste(run_script):
     figures = ["memory_contiguous_paged", "memory_shares", "block_size", "sliding_window"]
     found = run_script(memory_waste, "--quick", figures=figures)["claims"]
     verdicts = {claim: p["verdict"] for claim, p in found.items()}
