@@ -88,9 +88,8 @@ def _judge_here(exercise: Exercise, answers: Sequence[Any], seconds: float) -> V
     try:
         return judge(exercise, answers)
     except KeyboardInterrupt:
-        if (
-            time.monotonic() < until
-        ):  # the learner's own (the timer's thread lives a moment longer than its call)
+        # The learner's own (the timer's thread lives a moment longer than its call).
+        if time.monotonic() < until:
             raise
         return died(None, seconds)
     finally:
@@ -155,9 +154,8 @@ def run_apart(
     until = began + PATIENCE * seconds
     try:
         late = not told_from.poll(seconds)
-        while (
-            late and time.monotonic() < until and computed_for(process.pid) < seconds
-        ):  # other programs took its time
+        # Other programs took its time.
+        while late and time.monotonic() < until and computed_for(process.pid) < seconds:
             late = not told_from.poll(0.1)
         if not late:
             with contextlib.suppress(EOFError, OSError):  # it has ended, or told too much
@@ -247,8 +245,8 @@ def _print_instead(data: Any = None, *_: Any, **__: Any) -> None:
     print((data or {}).get("text/plain", ""))
 
 
-def limit_memory() -> None:
-    """Bound what this process may take beyond what it has; Linux only."""
+def limit_memory(more: int | None = None) -> None:
+    """Bound what this process may take beyond what it has, in bytes (MORE_MEMORY); Linux only."""
     if sys.platform != "linux":
         return
     import resource
@@ -256,8 +254,9 @@ def limit_memory() -> None:
     with open("/proc/self/statm") as file:
         now = int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")  # without code and mapped files
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    if soft == resource.RLIM_INFINITY or now + MORE_MEMORY < soft:
-        resource.setrlimit(resource.RLIMIT_DATA, (now + MORE_MEMORY, hard))
+    most = now + (more or MORE_MEMORY)
+    if soft == resource.RLIM_INFINITY or most < soft:
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

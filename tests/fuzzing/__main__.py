@@ -16,7 +16,7 @@ ATTACKERS = {
     "model_files": "damaged model files",
     "http_bodies": "large, deep, wide, wrong and valid bodies, against memory and the latency of others",
     "signals": "Ctrl-C and SIGTERM while programs start, run and end",
-    "command_line": "options, reports and pipes",
+    "command_line": "options of scripts, and damaged reports",
     "hand_ins": "hostile hand-ins among honest ones, against `lab grade`",
     "answers": "right answers to the exercises with a mistake in them, against the graders",
     "properties": "the suite's property-based tests on fresh examples",

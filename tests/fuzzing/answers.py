@@ -28,6 +28,7 @@ from exercises.judging.sandbox import judge_safely
 from exercises.judging.sources import all_names
 from exercises.judging.verdict import NotYet, Verdict
 from tests.exercises.changed import solution_source
+from tests.fuzzing import attack
 
 RIGHT_ALL_THE_SAME = Path(__file__).with_name("right_all_the_same.txt")
 ANSWER_FILE = "<answer>"  # what the code of an answer says it stands in
@@ -232,29 +233,18 @@ def right_all_the_same() -> set[str]:
     return {block.strip().rpartition("\n= ")[0] for block in blocks if not block.startswith("#")}
 
 
-def what_is_wrong(mutated: Mutant, known: set[str]) -> str:
-    """Of the grader; "" if nothing is."""
-    verdict = graded(mutated.name, mutated.program, mutated.seconds)
+def try_mistake(rng: random.Random, counts: Counter) -> list[str]:
+    name = rng.choice(all_names())
+    right = right_answer(name)
+    if not (where := places(right)):
+        return []  # an answer without code, such as a query: nothing to change
+    mutated = mutant(name, right, *rng.choice(where))
+    verdict = graded(name, mutated.program, mutated.seconds)
+    counts[verdict.state] += 1
     if verdict.diagnosis == "grader-failed":
-        return verdict.says
-    return "accepted" if verdict.state == "correct" and mutated.key not in known else ""
+        return [f"{verdict.says}\n{mutated.key}"]
+    accepted = verdict.state == "correct" and mutated.key not in right_all_the_same()
+    return [f"accepted\n{mutated.key}"] * accepted
 
 
-def run(seed: int, minutes: float | None = None, count: int | None = None, first: int = 0) -> list[str]:
-    """Cases `first`, `first` + 1, ... until time is up, or `count` of them. Returns what was found, how to repeat it."""
-    until = time.monotonic() + 60 * (minutes or 1e9)
-    known, tried, findings = right_all_the_same(), Counter[str](), []
-    case = first
-    while time.monotonic() < until and (count is None or case < first + count):
-        rng = random.Random(f"{seed} {case}")
-        name = rng.choice(all_names())
-        right = right_answer(name)
-        case += 1
-        if not (where := places(right)):
-            continue  # an answer without code, such as a query: nothing to change
-        mutated = mutant(name, right, *rng.choice(where))
-        tried[ast.unparse(mutated.program)] += 1
-        if what := what_is_wrong(mutated, known):
-            findings.append(f"answers --seed {seed} --case {case - 1}: {what}\n{mutated.key}")
-    print(f"answers, seed {seed}: {case - first} mutated answers, {len(tried)} of them different")
-    return findings
+run = partial(attack, "answers", try_mistake)

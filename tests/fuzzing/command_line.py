@@ -1,11 +1,11 @@
-"""An attacker of the command line: options of every script, damaged reports, streams that fail.
+"""An attacker of the command line: options of every script, damaged reports.
 
     python -m tests.fuzzing command_line --minutes 5
     python -m tests.fuzzing command_line --seed 7 --case 123       # one case again
 
 Whatever comes, a program ends in time, with a code that means something and at most one line of complaint: no
-traceback, no control codes. Options and reports are tried in processes forked from one that has imported all
-scripts, streams in processes of their own. (Ctrl-C at any moment: signals.py.)
+traceback, no control codes. They are tried in processes forked from one that has imported all scripts. (Ctrl-C at any
+moment: signals.py.)
 """
 
 import contextlib
@@ -16,23 +16,22 @@ import multiprocessing
 import os
 import random
 import re
-import resource
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
+from exercises.judging.sandbox import limit_memory
 from labkit import command
 from labkit.catalog import all_scripts
 from labkit.interrupts import end_at_once
-from labkit.paths import ROOT
 from labkit.predictions import Prediction
+from tests.fuzzing import attack
 from tests.fuzzing.model_files import changed_bytes, changed_json
 
 ENOUGH = (0.5, 8)  # seconds; a run that is in order for so long, by chance, is ended with Ctrl-C
@@ -77,18 +76,16 @@ def options_of(name: str) -> list[tuple[str, str]]:
 # ------------------------------------------------------------------ in a forked process
 
 
-def forked(folder: Path, seed: int, case: int) -> None:
-    """One case of `options` or `reports`, as the process of a program."""
+def forked(kind: str, rng: random.Random, folder: Path) -> None:
+    """One case, as the process of a program."""
     for number, target in ((0, os.devnull), (1, folder / "stdout"), (2, folder / "stderr")):
         os.dup2(os.open(target, os.O_RDWR | os.O_CREAT), number)
     os.chdir(folder)
     os.environ |= {"INFERENCE_LAB_OUTPUTS": str(folder / "outputs"), "HF_HUB_OFFLINE": "1"}
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + SPARE_BYTES, used + SPARE_BYTES))
+    limit_memory(SPARE_BYTES)
     signal.signal(signal.SIGINT, end_at_once)
-    rng = random.Random(f"{seed} {case}")
     try:
-        code = FORKED[kind_of(seed, case)](rng, folder)
+        code = KINDS[kind](rng, folder)
     except SystemExit as end:
         code = end.code
     except BaseException:
@@ -141,17 +138,17 @@ def reports(rng: random.Random, folder: Path) -> int:
     return code
 
 
-FORKED: dict[str, Callable[[random.Random, Path], int]] = {"options": options, "reports": reports}
+KINDS: dict[str, Callable[[random.Random, Path], int]] = {"options": options, "reports": reports}
 
 
-def in_a_fork(seed: int, case: int, folder: Path) -> tuple[str, int | None]:
+def in_a_fork(kind: str, rng: random.Random, folder: Path) -> tuple[str, int | None]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, *NAMES])
-    process = context.Process(target=forked, args=(folder, seed, case))
+    process = context.Process(target=forked, args=(kind, rng, folder))
     process.start()
     while process.is_alive() and not (folder / "stderr").exists():  # the first time it imports for long
         process.join(0.1)
-    process.join(random.Random(f"patience {seed} {case}").uniform(*ENOUGH))
+    process.join(rng.uniform(*ENOUGH))
     if process.is_alive():
         os.kill(process.pid, signal.SIGINT)
         process.join(PATIENCE)
@@ -163,45 +160,7 @@ def in_a_fork(seed: int, case: int, folder: Path) -> tuple[str, int | None]:
     return name.read_text() if name.exists() else "its beginning", code
 
 
-# ------------------------------------------------------------------ in a process of its own
-
-QUICK = [
-    ["-m", "labkit.command", "list"], ["-m", "labkit.command", "claims"], ["-m", "labkit.command", "--help"],
-    ["-m", "labkit.command", "progress"], ["-m", "labkit.command", "run", "no-such-script"],
-    [str(ROOT / "phase1_tokens_embeddings" / "gpu_memory_equation.py"), "--quick"],
-    [str(ROOT / "phase1_tokens_embeddings" / "tokenization_lab.py"), "--help"],
-]  # fmt: skip
-STREAMS = [
-    "> /dev/full",
-    "2> /dev/full",
-    "> /dev/full 2>&1",
-    ">&-",
-    "2>&-",
-    "<&- >&- 2>&-",
-    "| true",
-    "| head -n 1",
-    "| head -c 1",
-]
-
-
-def streams(rng: random.Random, folder: Path) -> tuple[str, int]:
-    words, redirect = rng.choice(QUICK), rng.choice(STREAMS)
-    shell = f'set -o pipefail; "$0" "$@" {redirect}'
-    code = started(["bash", "-c", shell, sys.executable, *words], folder).wait(PATIENCE)
-    return f"{' '.join(words)} {redirect}", code
-
-
-def started(words: list[str], folder: Path) -> subprocess.Popen:
-    outputs = {"INFERENCE_LAB_OUTPUTS": str(folder / "outputs"), "HF_HUB_OFFLINE": "1"}
-    with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
-        return subprocess.Popen(words, stdout=out, stderr=err, cwd=ROOT, env=os.environ | outputs)
-
-
 # ------------------------------------------------------------------ the judge
-
-
-def kind_of(seed: int, case: int) -> str:
-    return random.Random(f"kind {seed} {case}").choices([*FORKED, "streams"], [6, 6, 1])[0]
 
 
 def complaint(code: int | None, out: str, err: str) -> str | None:
@@ -224,31 +183,15 @@ def complaint(code: int | None, out: str, err: str) -> str | None:
     return None
 
 
-def judge(seed: int, case: int) -> str | None:
-    kind = kind_of(seed, case)
+def try_program(rng: random.Random, counts: Counter) -> list[str]:
+    kind = rng.choice(list(KINDS))
+    counts[kind] += 1
     with tempfile.TemporaryDirectory() as name:
-        folder, rng = Path(name), random.Random(f"{seed} {case}")
-        try:
-            what, code = in_a_fork(seed, case, folder) if kind in FORKED else streams(rng, folder)
-        except subprocess.TimeoutExpired as late:
-            return f"does not end: {late.cmd}"
+        folder = Path(name)
+        what, code = in_a_fork(kind, rng, folder)
         out, err = ((folder / s).read_text("utf-8", "replace") for s in ("stdout", "stderr"))
-        unheard = kind == "streams" and code in (2, 141) and not err  # stderr went elsewhere
-        wrong = None if unheard else complaint(code, out, err)
-        return wrong and f"{kind}: {what}: {wrong}"
+    wrong = complaint(code, out, err)
+    return [f"{kind}: {what}: {wrong}"] if wrong else []
 
 
-def run(seed: int, minutes: float | None = None, count: int | None = None, first: int = 0) -> list[str]:
-    """Cases `first`, `first` + 1, ... until time is up, or `count` of them. Returns what was found, how to repeat it."""
-    until = time.monotonic() + 60 * (minutes or 1e9)
-    findings: list[str] = []
-    counts: Counter[str] = Counter()
-    case = first
-    while time.monotonic() < until and (count is None or case < first + count):
-        if wrong := judge(seed, case):
-            findings.append(f"command_line --seed {seed} --case {case}: {wrong}")
-        counts[kind_of(seed, case)] += 1
-        case += 1
-    told = ", ".join(f"{n:,} {kind}" for kind, n in sorted(counts.items()))
-    print(f"command_line, seed {seed}: {case - first:,} cases, {told}", flush=True)
-    return findings
+run = partial(attack, "command_line", try_program)

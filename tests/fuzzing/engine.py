@@ -10,11 +10,11 @@ finds no prefix and keeps every block; and in the end nothing is left, no reques
 """
 
 import random
-import time
 import traceback
 import warnings
 from collections import Counter
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ import torch
 from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
 from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import EngineConfig, LLMEngine
+from tests.fuzzing import attack
 
 VOCAB, CONTEXT = 97, 64
 POISON = 13  # the model breaks on a step with this token in it
@@ -69,6 +70,11 @@ def make_model(family: str, windows: tuple[int | None, ...]) -> Transformer:
         if weights.ndim == 2:
             weights.data.normal_(0, 0.5, generator=generator)
     return model
+
+
+@cache
+def small_models() -> dict[str, Transformer]:
+    return {name: make_model(*choices) for name, choices in MODELS.items()}
 
 
 def random_config(rng: random.Random) -> tuple[EngineConfig, dict[str, Any]]:
@@ -230,21 +236,13 @@ def run_case(rng: random.Random, models: dict[str, Transformer], counts: Counter
     return findings
 
 
-def run(seed: int, minutes: float | None = None, count: int | None = None, first: int = 0) -> list[str]:
-    """Cases `first`, `first` + 1, ... until time is up, or `count` of them. Returns what was found, how to repeat it."""
-    models = {name: make_model(*choices) for name, choices in MODELS.items()}
-    until = time.monotonic() + 60 * (minutes or 1e9)
-    counts: Counter = Counter()
-    findings: list[str] = []
-    case = first
-    while time.monotonic() < until and (count is None or case < first + count):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of steps that are computed one by one
-            try:
-                found = run_case(random.Random(f"{seed} {case}"), models, counts)
-            except Exception:
-                found = [traceback.format_exc()]
-        findings += [f"engine --seed {seed} --case {case}: {what}" for what in found]
-        case += 1
-    print(f"engine, seed {seed}: {case - first} cases, " + ", ".join(f"{n:,} {k}" for k, n in counts.items()))
-    return findings
+def try_case(rng: random.Random, counts: Counter) -> list[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of steps that are computed one by one
+        try:
+            return run_case(rng, small_models(), counts)
+        except Exception:
+            return [traceback.format_exc()]
+
+
+run = partial(attack, "engine", try_case)

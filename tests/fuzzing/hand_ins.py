@@ -10,13 +10,15 @@ import os
 import random
 import socket
 import tempfile
-import time
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from exercises.classroom import commands
 from exercises.classroom.submission import Submission
 from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE, hand_in, of
+from tests.fuzzing import attack
 
 HONEST = {"right": (COUNT, MERGE), "once": (COUNT_ONCE, MERGE), "empty": ("pass",)}
 GRADES = {"right": "correct", "once": "not yet", "empty": "not attempted"}
@@ -48,7 +50,7 @@ BODIES = {
     + "object.__setattr__(m('phase1', 'grade_pairs').EXERCISE.exercise, 'grade', print); return 7",
     "switches the transcript off": MODULE + "t = m('judging', 'transcript'); t.current = None; return 7",
     "writes a transcript": MODULE
-    + "t = m('judging', 'transcript'); t.current.lines[1:] = ['[false, 7, []]'] * 99; return 7",
+    + "t = m('judging', 'transcript'); t.current.lines[1:] = [t.encoded([(7, None)] * 9)] * 9; return 7",
     "writes a verdict": MODULE
     + "m('classroom', 'answering').judge = m('judging', 'sandbox').judge = lambda *a: m('judging', 'verdict').Verdict('correct'); return 7",
     "claims to be correct": MODULE
@@ -138,16 +140,10 @@ def wrong_in(grades: list[dict[str, str]], honest: int, answers: list[str], file
     return found
 
 
-def run(seed: int, minutes: float | None = None, count: int | None = None, first: int = 0) -> list[str]:
-    """Classes `first`, `first` + 1, ... until time is up, or `count` of them. Returns what was found, how to repeat it."""
-    until = time.monotonic() + 60 * (minutes or 1e9)
-    findings, case = [], first
-    while time.monotonic() < until and (count is None or case < first + count):
-        rng = random.Random(f"{seed} {case}")
-        answers, files = rng.sample([*BODIES, *SLOW_BODIES], 4), rng.sample(list(FILES), 3)
-        with tempfile.TemporaryDirectory() as folder:
-            wrong = wrong_in(grade_class(Path(folder), 1, answers, files), 1, answers, files)
-        findings += [f"hand_ins --seed {seed} --case {case}: {what}" for what in wrong]
-        case += 1
-    print(f"hand_ins, seed {seed}: {case - first} classes")
-    return findings
+def try_class(rng: random.Random, counts: Counter) -> list[str]:
+    answers, files = rng.sample([*BODIES, *SLOW_BODIES], 4), rng.sample(list(FILES), 3)
+    with tempfile.TemporaryDirectory() as folder:
+        return wrong_in(grade_class(Path(folder), 1, answers, files), 1, answers, files)
+
+
+run = partial(attack, "hand_ins", try_class)

@@ -18,11 +18,13 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 
 from phase4_scheduler.server.client import RunningServer, running_server
+from tests.fuzzing import attack
 
 CONTEXT = 1024
 LIMIT = 2**20 + 64 * CONTEXT  # bytes of the largest body that is read
@@ -166,21 +168,17 @@ def run_case(
     return [f"{what}: {finding}" for finding in findings]
 
 
-def run(seed: int, minutes: float | None = None, count: int | None = None, first: int = 0) -> list[str]:
-    """As in `tests.fuzzing.engine`."""
-    until = time.monotonic() + 60 * (minutes or 1e9)
-    findings: list[str] = []
+def run(seed: int, **limits: Any) -> list[str]:
+    """See `attack`."""
     latencies: list[float] = []
     growth: dict[str, float] = {}
-    case = first
     with running_server("--max-num-seqs", "8", "--max-model-len", str(CONTEXT)) as server:
-        while time.monotonic() < until and (count is None or case < first + count):
-            found = run_case(server, random.Random(f"{seed} {case}"), latencies, growth)
-            findings += [f"http_bodies --seed {seed} --case {case}: {what}" for what in found]
-            case += 1
+        findings = attack(
+            "http_bodies", lambda rng, _: run_case(server, rng, latencies, growth), seed, **limits
+        )
     tail = statistics.quantiles(latencies, n=100)[-1] if len(latencies) > 1 else 0.0
     print(
-        f"http_bodies, seed {seed}: {case - first} bodies; /health {len(latencies):,} times, p99 {1000 * tail:.1f} ms, "
-        f"longest {1000 * max(latencies, default=0):.1f} ms; at most {max(growth.values(), default=0):.1f} bytes of memory per byte"
+        f"/health {len(latencies):,} times, p99 {1000 * tail:.1f} ms, longest {1000 * max(latencies, default=0):.1f} ms; "
+        f"at most {max(growth.values(), default=0):.1f} bytes of memory per byte"
     )
     return findings

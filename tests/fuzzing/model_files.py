@@ -13,15 +13,13 @@ import copy
 import json
 import math
 import random
-import resource
 import struct
 import tempfile
-import time
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +29,7 @@ import safetensors
 import safetensors.numpy
 import tokenizers
 
-from exercises.judging.sandbox import run_apart
+from exercises.judging.sandbox import limit_memory, run_apart
 from labkit.errors import LabError
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights import (
@@ -45,7 +43,9 @@ from phase1_tokens_embeddings.weights.embeddings import load_embeddings
 from phase1_tokens_embeddings.weights.ggml_blocks import READABLE, dequantize_blocks
 from phase1_tokens_embeddings.weights.gguf_model import read_blocks
 from phase2_attention_kvcache.model import SamplingParams
+from phase2_attention_kvcache.story.small_families import OWN, write_small_model
 from phase4_scheduler.engine import LLMEngine
+from tests.fuzzing import attack
 
 SECONDS = 5.0  # of computing
 SPARE_BYTES = 256 * 2**20  # what reading may take beyond twice the files
@@ -268,55 +268,29 @@ def read_tokenizer(folder: Path) -> None:
 
 # ------------------------------------------------------------------ a folder: config.json, weights, index
 
-CONFIGS: dict[str, dict[str, Any]] = {
-    "gpt2": dict(
-        model_type="gpt2", vocab_size=290, n_embd=8, n_layer=2, n_head=2, n_positions=32, n_inner=None, eos_token_id=289,
-        bos_token_id=289, layer_norm_epsilon=1e-5, activation_function="gelu_new", tie_word_embeddings=True,
-    ),
+FAMILIES = {
+    "gpt2": OWN["gpt2"],
     "llama": dict(
-        model_type="llama", vocab_size=290, hidden_size=8, intermediate_size=12, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, head_dim=4, max_position_embeddings=32, rms_norm_eps=1e-6,
-        eos_token_id=[1, 2], bos_token_id=0, hidden_act="silu", tie_word_embeddings=False, attention_bias=False,
         rope_parameters=dict(
             rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
             original_max_position_embeddings=16,
-        ),
+        )
     ),
 }  # fmt: skip
 
 
-def sound_weights(family: str) -> dict[str, np.ndarray]:
-    """The tensors that belong to the configurations above, by the names that transformers gives them."""
-    if family == "gpt2":
-        shapes = {"wte.weight": (290, 8), "wpe.weight": (32, 8), "ln_f.weight": (8,), "ln_f.bias": (8,)}
-        for i in range(2):
-            for name, n_in, n_out in (
-                ("attn.c_attn", 8, 24),
-                ("attn.c_proj", 8, 8),
-                ("mlp.c_fc", 8, 32),
-                ("mlp.c_proj", 32, 8),
-            ):
-                shapes |= {f"h.{i}.{name}.weight": (n_in, n_out), f"h.{i}.{name}.bias": (n_out,)}
-            shapes |= {
-                f"h.{i}.{norm}.{part}": (8,) for norm in ("ln_1", "ln_2") for part in ("weight", "bias")
-            }
-        prefix = "transformer."
-    else:
-        shapes = {"embed_tokens.weight": (290, 8), "norm.weight": (8,)}
-        for i in range(2):
-            for name, n_out, n_in in (("q", 8, 8), ("k", 4, 8), ("v", 4, 8), ("o", 8, 8)):
-                shapes[f"layers.{i}.self_attn.{name}_proj.weight"] = (n_out, n_in)
-            for name, n_out, n_in in (("gate", 12, 8), ("up", 12, 8), ("down", 8, 12)):
-                shapes[f"layers.{i}.mlp.{name}_proj.weight"] = (n_out, n_in)
-            shapes |= {f"layers.{i}.{n}_layernorm.weight": (8,) for n in ("input", "post_attention")}
-        prefix = "model."
-    tensors = {prefix + name: np.full(shape, 0.1, "f4") for name, shape in shapes.items()}
-    return tensors if family == "gpt2" else tensors | {"lm_head.weight": np.full((290, 8), 0.1, "f4")}
+@cache
+def sound_model(family: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """config.json and the tensors of a small model, as transformers writes them."""
+    with tempfile.TemporaryDirectory() as top:
+        write_small_model(family, Path(top), FAMILIES[family] | {"vocab_size": SMALL.vocab_size})
+        config = json.loads((Path(top) / "config.json").read_text(encoding="utf-8"))
+        return config, safetensors.numpy.load_file(Path(top) / "model.safetensors")
 
 
 def make_folder(rng: random.Random, folder: Path, sound: bool) -> None:
-    family = rng.choice(list(CONFIGS))
-    config, tensors = CONFIGS[family], sound_weights(family)
+    config, tensors = sound_model(rng.choice(list(FAMILIES)))
+    tensors = dict(tensors)
     harm = rng.choice(["config", "config", "weights", "header", "index", "tokenizer"])
     harm = "" if sound else harm
     (folder / "config.json").write_bytes(
@@ -414,17 +388,8 @@ def no_short_line(error: Exception) -> str:
     return f"no short line: {text[:200]!a} ({len(text)} characters)"
 
 
-def target_of(case: int) -> str:
-    """Targets take turns, each by its share."""
-    places = [name for name, target in TARGETS.items() for _ in range(target.share)]
-    return places[37 * case % len(places)]
-
-
-def judge(seed: int, case: int, folder: Path) -> bytes:
+def read(target: Target, folder: Path, sound: bool) -> bytes:
     """ "read", "refused", or what is wrong. For a process of its own, whose memory it limits."""
-    target, rng = TARGETS[target_of(case)], random.Random(f"{seed} {case}")
-    sound = rng.random() < 0.05
-    target.make(rng, folder, sound)
     limit_memory(2 * sum(file.stat().st_size for file in folder.iterdir()) + SPARE_BYTES)
     try:
         with warnings.catch_warnings():
@@ -439,13 +404,6 @@ def judge(seed: int, case: int, folder: Path) -> bytes:
     return verdict.encode(errors="replace")
 
 
-def limit_memory(more: int) -> None:
-    """At most so many bytes more than now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, hard))
-
-
 def warm_up() -> None:
     """Read sound files: what libraries load and compile for a first file is no matter of a later one."""
     for target in TARGETS.values():
@@ -456,23 +414,20 @@ def warm_up() -> None:
                 target.read(folder)
 
 
-def run(seed: int, minutes: float | None = None, count: int | None = None, first: int = 0) -> list[str]:
-    """Cases `first`, `first` + 1, ... until time is up, or `count` of them. Returns what was found, how to repeat it."""
-    until = time.monotonic() + 60 * (minutes or 1e9)
-    findings: list[str] = []
-    verdicts: Counter[str] = Counter()
+def try_file(rng: random.Random, counts: Counter) -> list[str]:
+    name, sound = rng.choices(list(TARGETS), [t.share for t in TARGETS.values()])[0], rng.random() < 0.05
+    with tempfile.TemporaryDirectory() as top:
+        (folder := Path(top) / "files").mkdir()
+        TARGETS[name].make(rng, folder, sound)
+        told, code, _ = run_apart(partial(read, TARGETS[name], folder, sound), SECONDS)
+    ended = f"no answer in {SECONDS} s" if code is None else f"ended by code {code}"
+    verdict = told.decode() or ended
+    well = verdict in ("read", "refused")
+    counts[f"{name} {verdict if well else 'found'}"] += 1
+    return [] if well else [f"{name}: {verdict}"]
+
+
+def run(seed: int, **limits: Any) -> list[str]:
+    """See `attack`."""
     warm_up()
-    case = first
-    while time.monotonic() < until and (count is None or case < first + count):
-        with tempfile.TemporaryDirectory() as top:
-            (folder := Path(top) / "files").mkdir()
-            told, code, _ = run_apart(partial(judge, seed, case, folder), SECONDS)
-        ended = f"no answer in {SECONDS} s" if code is None else f"ended by code {code}"
-        if (verdict := told.decode() or ended) not in ("read", "refused"):
-            findings.append(f"model_files --seed {seed} --case {case}: {target_of(case)}: {verdict}")
-            verdict = "found"
-        verdicts[f"{target_of(case)} {verdict}"] += 1
-        case += 1
-    told_of = ", ".join(f"{n:,} {what}" for what, n in sorted(verdicts.items()))
-    print(f"model_files, seed {seed}: {case - first:,} cases, {told_of}", flush=True)
-    return findings
+    return attack("model_files", try_file, seed, **limits)

@@ -17,10 +17,12 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from labkit.catalog import all_scripts
 from labkit.paths import ROOT
+from tests.fuzzing import attack
 
 SECONDS = 20.0  # in which everything has to be gone, on a machine however busy
 LONGEST = 14.0  # seconds after which the signal comes at the latest
@@ -62,12 +64,9 @@ def shared_memory() -> set[Path]:
     return set(Path("/dev/shm").glob("inference-lab-*"))
 
 
-def run_case(
-    rng: random.Random, counts: Counter, name: str | None = None, after: float | None = None
-) -> list[str]:
+def run_case(rng: random.Random, counts: Counter) -> list[str]:
     """One program, ended by a signal. Returns what it left."""
-    name = rng.choice(sorted(PROGRAMS)) if name is None else name
-    after = rng.choice([rng.uniform(0, 2), rng.uniform(0, LONGEST)]) if after is None else after
+    name, after = rng.choice(sorted(PROGRAMS)), rng.choice([rng.uniform(0, 2), rng.uniform(0, LONGEST)])
     number, everywhere = rng.choice(SIGNALS), rng.random() < 0.3
     mark = f"FUZZ_MARK={uuid4().hex}"
     with tempfile.TemporaryDirectory() as scratch:
@@ -116,24 +115,11 @@ def run_case(
     return [f"{name}, {number.name} after {after:.2f} s {where}: {finding}" for finding in findings]
 
 
-def run(seed: int, minutes: float | None = None, count: int | None = None, first: int = 0) -> list[str]:
-    """As in `tests.fuzzing.engine`."""
+def run(seed: int, **limits: Any) -> list[str]:
+    """See `attack`."""
     if not sys.platform.startswith("linux"):
         print("signals: processes are looked for in /proc, which only Linux has")
         return []
-    if (
-        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    ):  # as of what a shell starts in the background; children inherit it
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of what a shell starts in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    until = time.monotonic() + 60 * (minutes or 1e9)
-    counts: Counter = Counter()
-    findings: list[str] = []
-    case = first
-    while time.monotonic() < until and (count is None or case < first + count):
-        found = run_case(random.Random(f"{seed} {case}"), counts)
-        findings += [f"signals --seed {seed} --case {case}: {what}" for what in found]
-        case += 1
-    print(
-        f"signals, seed {seed}: {case - first} programs, " + ", ".join(f"{n} {k}" for k, n in counts.items())
-    )
-    return findings
+    return attack("signals", run_case, seed, **limits)

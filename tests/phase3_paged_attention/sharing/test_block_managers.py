@@ -1,4 +1,4 @@
-"""Features of the block manager, single cases. Random ones: `tests/phase4_scheduler/features/test_together.py`."""
+"""Features of the block manager, single cases. Random ones: `tests/fuzzing/engine.py`."""
 
 import pytest
 
