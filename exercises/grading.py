@@ -1,13 +1,7 @@
-"""What a notebook and a grader use: `check`, `hint`, and the helpers that graders are written with.
+"""What a notebook uses, `check` and `hint`, and what graders raise and compare with.
 
     check("p1e1_pairs", count_pairs)    # judges the answer, shows one box, raises if it is not correct
     hint("p1e1_pairs")                  # the next hint: a nudge, the formula, pseudo-code, the solution
-
-A grader is a function that gets the answers:
-
-    def grade(count_pairs):
-        out = guard(count_pairs, [1, 2, 1, 2])
-        expect_equal(out, {(1, 2): 2, (2, 1): 1}, tried="count_pairs([1, 2, 1, 2])")
 
 Diagnoses that come from here, for every exercise: "not-attempted", "returns-nothing", "wrong-type", "wrong-shape",
 "wrong-result" (the values differ, and no known mistake gives them), "raises", "wrong-signature", "not-a-function",
@@ -18,35 +12,21 @@ from typing import Any
 
 from exercises.capstone import parts
 from exercises.judging import boxes, progress
-from exercises.judging.answers import call, guard, look
+from exercises.judging.answers import guard
 from exercises.judging.comparing import as_sentence, difference, expect_equal, same, show, show_both
 from exercises.judging.sandbox import judge_safely
-from exercises.judging.verdict import (
-    NOTHING,
-    Diagnoses,
-    Exercise,
-    NotAttempted,
-    NotYet,
-    Stopped,
-    Verdict,
-    WrongCall,
-)
+from exercises.judging.verdict import NOTHING, Exercise, NotAttempted, NotYet, Stopped, Verdict, WrongCall
 
 __all__ = [
-    "NOTHING",
-    "Diagnoses",
     "Exercise",
     "NotAttempted",
     "NotYet",
     "Verdict",
     "WrongCall",
-    "call",
     "check",
-    "difference",
     "expect_equal",
     "guard",
     "hint",
-    "look",
     "same",
     "same_or_stop",
     "show",
@@ -98,7 +78,7 @@ def hint(name: str = NOTHING, rung: int | None = None) -> None:
     boxes.display(boxes.hint_box(exercise, rung, text))
 
 
-def same_or_stop(mine: Any, course: Any, says: str = "", *, tolerance: float = 1e-5) -> None:
+def same_or_stop(mine: Any, course: Any, says: str = "") -> None:
     """For the cells "Into the engine": go on if both are the same, else show in a box where they part, and stop.
 
     Args:
@@ -107,7 +87,7 @@ def same_or_stop(mine: Any, course: Any, says: str = "", *, tolerance: float = 1
     Raises:
         NotYet: they differ. Jupyter shows no traceback.
     """
-    found = difference(mine, course, tolerance)
+    found = difference(mine, course)
     if found is None:
         return
     if course is True:  # a condition: what it was about stands in `says`

@@ -25,7 +25,7 @@ from exercises.judging.plain_runs import parsed, run_cells, without_magic
 from exercises.judging.registry import find
 from exercises.judging.sandbox import calm_down, died, judge, limit_memory, run_apart
 from exercises.judging.sources import cut, source_of
-from exercises.judging.transcript import Decoder, Encoder, Player, Recorder
+from exercises.judging.transcript import Player, Recorder, decoded
 from exercises.judging.verdict import Exercise, NotAttempted, NotYet, Verdict
 
 LONG_ENOUGH = 6  # lines beyond the stub: shorter answers are alike by nature
@@ -35,7 +35,7 @@ def recorded(exercise: Exercise, answers: Sequence[Any]) -> tuple[Verdict, list[
     """Judge where the answers are, and write the transcript."""
     transcript.current = recorder = Recorder()
     try:
-        recorder.write(Encoder([])(list(answers)))
+        recorder.write(answers)
         return judge(exercise, answers), recorder.lines
     finally:
         transcript.current = None
@@ -45,8 +45,8 @@ def replayed(exercise: Exercise, lines: Sequence[str]) -> Verdict:
     """Judge by the transcript."""
     transcript.current = player = Player(lines)
     try:
-        return judge(exercise, Decoder([])(json.loads(next(player.lines))))
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, StopIteration) as error:
+        return judge(exercise, decoded(next(player.lines)))
+    except Exception as error:  # no transcript, or one that no `Recorder` has written
         return Verdict("not yet", "unusable-result", f"Its results cannot be read ({type(error).__name__}).")
     finally:
         transcript.current = None
@@ -81,10 +81,10 @@ def replay_answer(name: str, cells: list[str], told: bytes) -> bytes:
     """The verdict that counts, and what the learner wrote: for the comparison with others."""
     first, *lines = told.decode().split("\n")
     claimed = Verdict(**{field: str(text)[:3000] for field, text in json.loads(first).items()})
-    verdict = replayed(find(name), lines)  # also where there is no transcript: then nothing is correct
-    forged = claimed.state == "correct" and verdict.state != "correct"
-    if verdict.state != "correct" and claimed.state in ("not yet", "not attempted"):
-        verdict = claimed  # in the words of the process that had the answer
+    verdict = claimed
+    if claimed.state not in ("not yet", "not attempted"):
+        verdict = replayed(find(name), lines)
+    forged = verdict is not claimed and verdict.state != "correct"
     return json.dumps({"verdict": asdict(verdict), "forged": forged, "code": code_of(name, cells)}).encode()
 
 

@@ -149,9 +149,8 @@ def _show(path: Path) -> None:
     _mount(str(path), target, "", BIND | RECURSIVE)
     if path.is_dir() or path.is_file():
         kept = os.statvfs(path).f_flag  # what the machine has forbidden there stays forbidden
-        kept = (
-            kept & (NOSUID | NODEV | NOEXEC | 1024 | 2048) | (kept & 4096) << 9
-        )  # and how it notes times of access
+        # And how it notes times of access.
+        kept = kept & (NOSUID | NODEV | NOEXEC | 1024 | 2048) | (kept & 4096) << 9
         _mount("", target, "", BIND | REMOUNT | READ_ONLY | kept)
 
 

@@ -1,6 +1,5 @@
 """Calling a learner's answer: is it still the stub, and which line of it raised?"""
 
-import copy
 import dis
 import inspect
 import linecache
@@ -10,25 +9,14 @@ from types import CodeType, FunctionType, TracebackType
 from typing import Any
 
 from exercises.judging.comparing import show
-from exercises.judging.transcript import Opaque, event
+from exercises.judging.transcript import event
 from exercises.judging.verdict import NOTHING, NotAttempted, NotYet
 
 YOUR_TURN = "your turn"  # what the stub raises NotImplementedError with
 STUB_INSTRUCTIONS = {
-    "RESUME",
-    "NOP",
-    "POP_TOP",
-    "LOAD_CONST",
-    "LOAD_COMMON_CONSTANT",  # Python 3.14
-    "RETURN_CONST",
-    "RETURN_VALUE",
-    "LOAD_GLOBAL",
-    "PRECALL",
-    "PUSH_NULL",
-    "CALL",
-    "RAISE_VARARGS",
-    "CACHE",
-}
+    "RESUME", "NOP", "POP_TOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "LOAD_GLOBAL", "PRECALL", "PUSH_NULL", "CALL",
+    "RAISE_VARARGS", "CACHE", "LOAD_COMMON_CONSTANT",  # the last in Python 3.14
+}  # fmt: skip
 
 
 class _Watch:
@@ -61,29 +49,10 @@ def guard(answer: Callable[..., Any], *args: Any, tried: Any = NOTHING, **kwargs
     `tried` says what was called, if "count_pairs([1, 2, 1])", made from the arguments, is not the best way.
     Other diagnoses: "not-a-function", "wrong-signature", "ends-python" (for sys.exit).
 
-    A grader looks at an answer through `guard`, `call` and `look` alone: `lab grade` replays what they gave in a process
-    without the answer (transcript.py).
+    A grader calls an answer through `judge` and `guard` alone: `lab grade` replays what they gave in a process without the
+    answer (transcript.py).
     """
-    return event(lambda: _guarded(answer, args, kwargs, tried), args, kwargs)
-
-
-def call(answer: Callable[..., Any], *args: Any, tried: str = "", **kwargs: Any) -> Any:
-    """Call an answer, or a function of the course that calls it. Its exceptions come as they are."""
-
-    def work() -> Any:
-        watch.calling(tried)
-        try:
-            return answer(*args, **kwargs)
-        finally:
-            watch.calling("")
-
-    return event(work, args, kwargs)
-
-
-def look(thing: Any, *names: str) -> Any:
-    """Attributes of an object that an answer made, in one go, copied. A single one comes by itself."""
-    found = event(lambda: [copy.deepcopy(getattr(thing, name)) for name in names])
-    return found if len(names) > 1 else found[0]
+    return event(lambda: _guarded(answer, args, kwargs, tried))
 
 
 def _guarded(answer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tried: Any) -> Any:
@@ -230,8 +199,6 @@ def _is_learners(filename: str) -> bool:
 
 
 def _codes(answer: Any) -> list[CodeType]:
-    if isinstance(answer, Opaque):
-        return []
     if isinstance(answer, FunctionType):
         return [answer.__code__]
     if isinstance(answer, type):

@@ -7,14 +7,17 @@ for a tuple and a Counter for a dict; a list does not stand for a tensor.
 import inspect
 import math
 import numbers
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from operator import add
 from typing import Any
 
+import numpy as np
+import torch
+
 from exercises.judging.verdict import NOTHING, NotYet, Verdict
 
 LONGEST = 700  # characters of one value shown
+ARRAY = torch.Tensor | np.ndarray
 
 
 def as_text(value: Any, exact: bool = False) -> str:
@@ -45,7 +48,7 @@ def show(value: Any, longest: int = LONGEST, exact: bool = False) -> str:
     Never raises, whatever the object's own repr does.
     """
     try:
-        if _is_array(value):
+        if isinstance(value, ARRAY):
             return _show_array(value, 9 if exact else 4)
         if isinstance(value, (list, tuple)) and len(value) > 40:
             head = ", ".join(show(v, 80, exact) for v in value[:12])
@@ -65,7 +68,7 @@ def brief(name: str, args: Sequence[Any], function: Callable[..., Any]) -> str:
     """A call as the learner would write it, with the function's own names; larger tensors by their shapes."""
 
     def text(value: Any) -> str:
-        if _is_array(value):
+        if isinstance(value, ARRAY):
             return show(value.tolist()) if math.prod(value.shape) < 10 else f"a tensor of {list(value.shape)}"
         return value.__name__ if callable(value) and hasattr(value, "__name__") else show(value, 200)
 
@@ -87,7 +90,7 @@ def difference(got: Any, expected: Any, tolerance: float = 1e-5, at: str = "") -
     here = f"at {at}: " if at else ""
     if got is None and expected is not None:
         return "returns-nothing", here + "None came back. Is a `return` missing?"
-    if _is_array(expected):
+    if isinstance(expected, ARRAY):
         return _array_difference(got, expected, tolerance, here)
     if isinstance(expected, bool) or expected is None:
         ok = _plain(got) == expected and type(_plain(got)) in (bool, int, type(None))
@@ -109,34 +112,13 @@ def difference(got: Any, expected: Any, tolerance: float = 1e-5, at: str = "") -
     return None if equal else ("wrong-result", f"{here}{show(got, 120)} where {show(expected, 120)} is right")
 
 
-def expect_equal(
-    got: Any,
-    expected: Any,
-    tried: Any = NOTHING,
-    *,
-    tolerance: float = 1e-5,
-    diagnosis: str = "wrong-result",
-    says: str = "",
-) -> None:
-    """Raise NotYet if the values differ. `diagnosis` and `says` serve where the type and the shape are right."""
-    found = difference(got, expected, tolerance)
-    if found is None:
-        return
-    kind, sentence = found
-    if kind == "wrong-result":
-        kind = diagnosis
-        sentence = f"{says} {sentence}".strip() if says else sentence
-    raise NotYet(kind, as_sentence(sentence), tried, *show_both(got, expected))
+def expect_equal(got: Any, expected: Any, tried: Any = NOTHING, *, tolerance: float = 1e-5) -> None:
+    """Raise NotYet if the values differ."""
+    if found := difference(got, expected, tolerance):
+        raise NotYet(found[0], as_sentence(found[1]), tried, *show_both(got, expected))
 
 
 # ------------------------------------------------------------------ by kind
-
-
-def _is_array(value: Any) -> bool:
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    if torch is not None and isinstance(value, torch.Tensor):
-        return True
-    return numpy is not None and isinstance(value, numpy.ndarray)
 
 
 def _rounded(value: Any, depth: int = 0) -> str:
@@ -151,20 +133,15 @@ def _rounded(value: Any, depth: int = 0) -> str:
     return repr(value)
 
 
-def _show_array(value: Any, digits: int) -> str:
-    kind = "tensor" if type(value).__module__.startswith("torch") else "array"
-    size = math.prod(value.shape)
-    if size > 200:
+def _show_array(value: torch.Tensor | np.ndarray, digits: int) -> str:
+    if math.prod(value.shape) > 200:
+        kind = "tensor" if isinstance(value, torch.Tensor) else "array"
         flat = ", ".join(f"{v:.{digits}g}" for v in value.reshape(-1)[:6].tolist())
         return f"{kind} of shape {tuple(value.shape)}, {value.dtype}; its first values: {flat}, ..."
-    if kind == "tensor":
-        import torch
-
+    if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         value = value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy()
-    import numpy
-
-    return numpy.array2string(value, precision=digits, suppress_small=True, separator=", ", max_line_width=88)
+    return np.array2string(value, precision=digits, suppress_small=True, separator=", ", max_line_width=88)
 
 
 def _plain(value: Any) -> Any:
@@ -174,39 +151,33 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _numpy(value: Any) -> Any:
-    if type(value).__module__.startswith("numpy"):
+def _numpy(value: torch.Tensor | np.ndarray) -> np.ndarray:
+    if isinstance(value, np.ndarray):
         return value
-    import torch
-
     value = value.detach().cpu()
     return value.to(torch.float64).numpy() if value.is_floating_point() else value.numpy()
 
 
 def _array_difference(got: Any, expected: Any, tolerance: float, here: str) -> tuple[str, str] | None:
-    import numpy
-
-    of_torch = type(expected).__module__.startswith("torch") or not hasattr(expected, "__array_interface__")
-    asked = "torch.Tensor" if of_torch else "numpy array"
-    if not _is_array(got) or (of_torch and isinstance(got, numpy.ndarray)):
+    of_torch = isinstance(expected, torch.Tensor)
+    if not isinstance(got, torch.Tensor if of_torch else ARRAY):
         if expected.shape == () and isinstance(_plain(got), numbers.Number):
             return _number_difference(got, expected.item(), tolerance, here)
+        asked = "torch.Tensor" if of_torch else "numpy array"
         return "wrong-type", f"{here}a {asked} is asked for, and a {type(got).__name__} came back"
     if tuple(got.shape) != tuple(expected.shape):
         return "wrong-shape", f"{here}the shape is {tuple(got.shape)} and should be {tuple(expected.shape)}"
     a, b = _numpy(got), _numpy(expected)
     if a.dtype.kind == "O" or b.dtype.kind == "O":
         return None if a.tolist() == b.tolist() else ("wrong-result", f"{here}some values differ")
+    wrong = a != b
     if a.dtype.kind in "fc" or b.dtype.kind in "fc":
-        finite = numpy.abs(b[numpy.isfinite(b)])
+        finite = np.abs(b[np.isfinite(b)])
         scale = float(finite.max()) if finite.size else 1.0  # rounding goes with the largest values
-        wrong = ~numpy.isclose(a, b, rtol=tolerance, atol=max(tolerance * scale, 1e-9), equal_nan=True)
-    else:
-        wrong = a != b
-    count = int(wrong.sum())
-    if not count:
+        wrong = ~np.isclose(a, b, rtol=tolerance, atol=max(tolerance * scale, 1e-9), equal_nan=True)
+    if not (count := int(wrong.sum())):
         return None
-    first = tuple(int(i) for i in numpy.argwhere(wrong)[0])
+    first = tuple(int(i) for i in np.argwhere(wrong)[0])
     where = f"the first at {list(first)}: " if first else ""
     of = f"{count:,} of {wrong.size:,} values differ, " if wrong.size > 1 else ""
     return "wrong-result", f"{here}{of}{where}{_number(a[first])} where {_number(b[first])} is right"

@@ -15,7 +15,10 @@ from typing import Any
 from exercises.judging.answers import guard
 from exercises.judging.comparing import as_sentence, difference, expect_equal, same
 from exercises.judging.comparing import show as as_text
+from exercises.judging.transcript import event
 from exercises.judging.verdict import NotAttempted, NotYet
+
+OTHERWISE = "The result is another one. Work this case out by hand."  # where no known mistake gives it
 
 
 class When:
@@ -33,8 +36,6 @@ class Gives:
 
 
 Way = Callable[..., Any] | When
-# By diagnosis: what the mistake would give. A tuple of ways: several to make the same mistake.
-Mistakes = Mapping[str, Way | tuple[Way, ...]]
 
 
 class Raised:
@@ -50,7 +51,7 @@ def judge(
     answer: Callable[..., Any],
     cases: Sequence[tuple],
     reference: Callable[..., Any],
-    mistakes: Mistakes,
+    mistakes: Mapping[str, Sequence[Way]],
     says: Mapping[str, str],
     *,
     show: Callable[..., str],
@@ -58,13 +59,13 @@ def judge(
     clean: Callable[[Any], Any] = lambda result: result,
     present: Callable[[Any, Any], tuple[Any, Any]] = lambda got, want: (got, want),
     keeps_input: bool | str | Callable[[tuple, tuple], None] = True,
-    otherwise: str = "The result is another one. Work this case out by hand.",
 ) -> None:
     """Raise NotYet unless `answer` agrees with `reference` in all cases.
 
     Args:
         cases: the arguments of each call. Answer, reference and mistakes get copies of their own.
-        reference, mistakes: called with the same arguments.
+        reference: called with the same arguments.
+        mistakes: by diagnosis, the ways to make it: what the mistake would give.
         says: by diagnosis, what to tell the learner.
         show: the call as the learner would write it, for the box: `show(*args)`.
         tolerance: largest difference of two numbers, relative to the larger one if that is above 1.
@@ -73,7 +74,6 @@ def judge(
             type and shape; if it fails the two are shown whole.
         keeps_input: whether an answer that changes its arguments is wrong, though all its results are right; or the
             diagnosis of this mistake; or what looks at the arguments after each call: it raises NotYet.
-        otherwise: what to say of a wrong result that no known mistake gives.
     """
     given = [copy.deepcopy(args) for args in cases]  # not in one go: cases may share a tensor
 
@@ -98,14 +98,23 @@ def judge(
         plain = type(a) is list and a and type(a[0]) in (tuple, dict)  # records of a play, often long
         return bool(plain and a == b) or same(a, b, tolerance)
 
-    outcomes = [outcome(args, own) for args, own in zip(cases, given)]
+    def tried_out() -> list[tuple[Any, int | None]]:
+        return [(outcome(args, own), changed_argument(args, own)) for args, own in zip(cases, given)]
+
+    outcomes, changed = zip(*event(tried_out))
     expected = [called(reference, copy.deepcopy(args)) for args in cases]
-    wrong = [i for i, (got, want) in enumerate(zip(outcomes, expected)) if not alike(got, want)]
+    wrong = [i for i, (got, want) in enumerate(zip(outcomes, expected, strict=True)) if not alike(got, want)]
     if not wrong:
-        named = (keeps_input, says[keeps_input]) if isinstance(keeps_input, str) else ()
-        for args, own in zip(cases, given):
-            if named or keeps_input is True:
-                expect_unchanged(answer, args, own, show(*args), *named)
+        if (
+            keeps_input
+            and not callable(keeps_input)
+            and (late := [i for i in range(len(cases)) if changed[i] is not None])
+        ):
+            args, own, place = cases[late[0]], given[late[0]], changed[late[0]]
+            diagnosis = "changes-its-input" if keeps_input is True else keeps_input
+            text = says.get(diagnosis, CHANGED).replace("{name}", _name_of_argument(answer, place))
+            tried = f"{show(*args)}, then a look at what was given"
+            raise NotYet(diagnosis, text, tried, as_text(own[place]), as_text(args[place]))
         return
     first = wrong[0]
     got, want, tried = outcomes[first], expected[first], show(*cases[first])
@@ -122,14 +131,19 @@ def judge(
             theirs = Raised(error)
         return not isinstance(way, When) and alike(theirs, outcomes[i])
 
-    def best_of(table: Mapping[str, tuple[Way, ...]]) -> str | None:
-        return best_mistake(table, explains, wrong, len(cases))
+    def best_of(seen: bool) -> str | None:
+        """The mistake that explains most, of those seen by a `When` or of the others; None if none explains enough."""
+        best, most = None, len(wrong) / 2
+        for diagnosis, ways in mistakes.items():
+            for way in ways:
+                if isinstance(way, When) is seen and explains(way, first):
+                    explained = [explains(way, i) for i in range(len(cases))]
+                    score = len(cases) + 1 if all(explained) else sum(explained[i] for i in wrong)
+                    if score > most:
+                        best, most = diagnosis, score
+        return best
 
-    def of_kind(seen: bool) -> dict[str, tuple[Way, ...]]:
-        every = {d: ways if isinstance(ways, tuple) else (ways,) for d, ways in mistakes.items()}
-        return {d: tuple(way for way in ways if isinstance(way, When) is seen) for d, ways in every.items()}
-
-    best = best_of(of_kind(False)) or best_of(of_kind(True))
+    best = best_of(False) or best_of(True)
     if isinstance(got, Raised):
         if best is None:
             raise got.error
@@ -137,52 +151,17 @@ def judge(
     else:
         shown = _presented(present, got, want, kind)
     if best is None:
-        text = as_sentence(f"{otherwise} {sentence}".strip() if kind == "wrong-result" else sentence)
+        text = as_sentence(f"{OTHERWISE} {sentence}".strip() if kind == "wrong-result" else sentence)
         raise NotYet(kind, text, tried, *shown)
     raise NotYet(best, says[best], tried, *shown)
-
-
-def best_mistake(
-    mistakes: Mapping[str, tuple[Way, ...]],
-    explains: Callable[[Way, int], bool],
-    wrong: Sequence[int],
-    how_many: int,
-) -> str | None:
-    """The diagnosis of the mistake that explains most, None if none explains enough.
-
-    Args:
-        explains: whether a way to make a mistake explains a case, right ones included.
-        wrong: the numbers of the cases that went wrong, the first one first.
-        how_many: cases in all.
-    """
-    best, most = None, len(wrong) / 2
-    for diagnosis, ways in mistakes.items():
-        for way in ways:
-            if explains(way, wrong[0]):
-                explained = [explains(way, i) for i in range(how_many)]
-                score = how_many + 1 if all(explained) else sum(explained[i] for i in wrong)
-                if score > most:
-                    best, most = diagnosis, score
-    return best
 
 
 CHANGED = "Your answer changed what it was given ({name}). The caller still needs it: work on a copy."
 
 
-def expect_unchanged(
-    answer: Callable[..., Any],
-    before: Sequence[Any],
-    after: Sequence[Any],
-    tried: str,
-    diagnosis: str = "changes-its-input",
-    says: str = CHANGED,
-) -> None:
-    """Raise NotYet if the arguments after a call are not what they were before it."""
-    for place, (was, now) in enumerate(zip(before, after)):
-        if not unchanged(was, now):
-            says = says.replace("{name}", _name_of_argument(answer, place))
-            tried = f"{tried}, then a look at what was given"
-            raise NotYet(diagnosis, says, tried, as_text(now), as_text(was))
+def changed_argument(before: Sequence[Any], after: Sequence[Any]) -> int | None:
+    """The place of the first argument that is not what it was before the call."""
+    return next((i for i, (was, now) in enumerate(zip(before, after)) if not unchanged(was, now)), None)
 
 
 def unchanged(was: Any, now: Any) -> bool:

@@ -15,9 +15,8 @@ from exercises.judging.comparing import show as as_text
 from exercises.judging.judge import When
 
 REFUSALS = (ValueError, MemoryError)  # what an answer may be asked to raise
-Outcome = list[
-    tuple[str, Any]
-]  # of each statement: its text; its value, or the name of the refusal that it raised
+# Of each statement: its text; its value, or the name of the refusal that it raised.
+Outcome = list[tuple[str, Any]]
 
 
 @cache

@@ -3,25 +3,13 @@
 import inspect
 import linecache
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
 _numbers = count()
 
 Slip = Mapping[str, str]  # what stands there -> what the learner wrote
-
-
-def slips(right: Callable[..., Any], mistakes: Mapping[str, Any]) -> dict[str, Any]:
-    """Mistakes for `judge`, by diagnosis: each a slip in `right`, or several. What is a way already stays as it is."""
-
-    def way(slip: Any) -> Any:
-        return changed(right, slip) if isinstance(slip, Mapping) else slip
-
-    return {
-        diagnosis: tuple(map(way, slip)) if isinstance(slip, tuple) else way(slip)
-        for diagnosis, slip in mistakes.items()
-    }
 
 
 def changed(right: Any, slip: Slip) -> Any:

@@ -10,9 +10,8 @@ GPT2 = dict(num_hidden_layers=12, num_attention_heads=12, hidden_size=768)
 QWEN3 = dict(
     num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8, hidden_size=1024, head_dim=128
 )
-QWEN3_4B = QWEN3 | dict(
-    num_hidden_layers=36, num_attention_heads=32, hidden_size=2560
-)  # heads wider than the model
+# Heads wider than the model.
+QWEN3_4B = QWEN3 | dict(num_hidden_layers=36, num_attention_heads=32, hidden_size=2560)
 LLAMA2 = LLAMA3 | dict(num_key_value_heads=32)
 
 QUERY_HEADS, NO_HEAD_DIM = {"* kv_heads *": "* heads *"}, {'config.get("head_dim") or ': ""}

@@ -16,9 +16,8 @@ EXERCISE = Solution(
         "mask-blind-to-itself": {"<=": "<"},
         "mask-sees-the-next": {"positions[:, None]": "positions[:, None] + 1"},
         "mask-top-left": {"(num_keys - num_queries, num_keys)": "(num_queries)"},
-        "mask-upside-down": {
-            "<=": ">"
-        },  # True where attention is forbidden, as in torch.nn.MultiheadAttention
+        # True where attention is forbidden, as in torch.nn.MultiheadAttention.
+        "mask-upside-down": {"<=": ">"},
         "mask-looks-ahead": {"<=": ">="},
         "mask-turned": {"[None, :] <= positions[:, None]": "[:, None] <= positions[None, :]"},
         "mask-forgets-old-keys": {SEEN: "torch.ones(num_queries, num_queries, dtype=torch.bool).tril()"},

@@ -123,6 +123,5 @@ def grade_outlier(find_outlier: Callable, mend: Callable) -> None:
     zeros[2] = 0.0
     zeros[2, 3] = 12.0  # without the outlier there is nothing in this row
     cases = [(small, 2), (below, 4), (wide, 28), (tall, 2), (zeros, 3)]
-    OUTLIER.judge(
-        "mend", mend, cases, tolerance=1e-6
-    )  # of the outlier: the others are a hundred times as small
+    # Of the outlier: the others are a hundred times as small.
+    OUTLIER.judge("mend", mend, cases, tolerance=1e-6)

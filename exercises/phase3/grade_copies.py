@@ -119,9 +119,8 @@ EXERCISE = Solution(
             "        table[at] = new": "        table[at] = new\n    return table",
         },
         "counts-wrong": (
-            {
-                NEW_BLOCK: f"{NEW_BLOCK}\n        pool.ref_count[table[at]] += 1"
-            },  # `take` has counted it already
+            # `take` has counted it already.
+            {NEW_BLOCK: f"{NEW_BLOCK}\n        pool.ref_count[table[at]] += 1"},
             {"ref_count[table[at]] -= 1": "ref_count[table[at]] = 0"},
             When(_counts_only),
         ),

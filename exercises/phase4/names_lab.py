@@ -169,9 +169,8 @@ def serve(preempt: Callable | None, num_blocks: int = NUM_BLOCKS) -> list[str]:
     scheduler = Scheduler(config, manager) if preempt is None else LabScheduler(config, manager, preempt)
     engine = LLMEngine(model, tokenizer, EngineConfig(), scheduler=scheduler)
     old = tokenizer.encode(BEFORE)[: 4 * (NUM_BLOCKS - 2)]
-    engine.generate(
-        [old], SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
-    )  # memory is never empty
+    # Memory is never empty.
+    engine.generate([old], SamplingParams(temperature=0, max_tokens=2, ignore_eos=True))
     answers: dict[str, list[int]] = {name: [] for name in PROMPTS}
     for i, (name, (prompt, priority, length)) in enumerate(PROMPTS.items()):
         params = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True)

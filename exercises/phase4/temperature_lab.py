@@ -13,15 +13,8 @@ from exercises.judging.side_by_side import passed
 from phase2_attention_kvcache.model import SampledTokens, Sampler, SamplingParams
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 
-LEFT_BEHIND = (
-    812,
-    37,
-    1904,
-    5,
-    260,
-    77,
-    431,
-)  # what stood in the memory: token ids and places of another step
+# What stood in the memory: token ids and places of another step.
+LEFT_BEHIND = (812, 37, 1904, 5, 260, 77, 431)
 
 
 def used_memory(size: int, dtype: torch.dtype) -> Tensor:

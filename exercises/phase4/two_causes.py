@@ -27,9 +27,8 @@ def at_another_pace(minute: Minute, times: float) -> Minute:
     """The same minute on a machine that takes so many times as long for everything: fewer events, each of more seconds."""
 
     def paced(name: str, value: float) -> float:
-        counts = name.endswith(COUNTERS) and not name.endswith(
-            "_seconds_sum"
-        )  # fewer x longer = the same sum
+        # Fewer x longer = the same sum.
+        counts = name.endswith(COUNTERS) and not name.endswith("_seconds_sum")
         return value / times if counts else value
 
     return with_values(minute, paced)
