@@ -106,10 +106,6 @@ def make_scheduler(model_config, c):
     return scheduler, hasher
 
 
-def names(requests):
-    return [int(r.request_id) for r in requests]
-
-
 def record(model_config, seed):
     # As vLLM imports it, not as the main program.
     from tests.phase4_scheduler.features.kv_transfer import record_vllm_connector
@@ -117,53 +113,35 @@ def record(model_config, seed):
     config, wanted = workload(seed)
     record_vllm_connector.ScriptedConnector.requests = wanted
     scheduler, hasher = make_scheduler(model_config, config)
-    script = scheduler.connector.script
-    steps, requests, known, step = [], {}, {}, 0
-    while step < MOST_STEPS:
+    script, manager = scheduler.connector.script, scheduler.kv_cache_manager
+    steps, requests, known = [], {}, {}
+    while len(steps) < MOST_STEPS and (len(requests) < len(wanted) or scheduler.requests):
         for r in wanted:
-            if r["arrival"] == step:
+            if r["arrival"] == len(steps):
                 params = vllm_worker.greedy(r["max_tokens"])
                 requests[r["id"]] = Request(
                     request_id=str(r["id"]), prompt_token_ids=prompt_of(r), sampling_params=params,
-                    pooling_params=None, arrival_time=step + r["id"] * 1e-6, priority=r["priority"],
+                    pooling_params=None, arrival_time=len(steps) + r["id"] * 1e-6, priority=r["priority"],
                     block_hasher=hasher,
                 )  # fmt: skip
                 scheduler.add_request(requests[r["id"]])
-        aborted = [
-            r["id"] for r in wanted
-            if r["abort_at"] == step and r["id"] in requests and not requests[r["id"]].is_finished()
-        ]  # fmt: skip
+        alive = [i for i, r in requests.items() if not r.is_finished()]
+        aborted = [r["id"] for r in wanted if r["abort_at"] == len(steps) and r["id"] in alive]
         for i in aborted:
             scheduler.finish_requests(str(i), RequestStatus.FINISHED_ABORTED)
-        preempted_before = {i: r.num_preemptions for i, r in requests.items()}
         output = scheduler.schedule()
-        scheduled = output.num_scheduled_tokens
-        manager = scheduler.kv_cache_manager
-        blocks = {
-            name: manager.get_block_ids(name)[0]
-            for name in scheduler.requests
-            if name in manager.coordinator.single_type_managers[0].req_to_blocks
-        }
-        now = {
-            "step": step,
-            "aborted": aborted,
-            "scheduled": [[int(name), n] for name, n in scheduled.items()],
-            "preempted": sorted(i for i, r in requests.items() if r.num_preemptions > preempted_before[i]),
-            "computed": {name: requests[int(name)].num_computed_tokens - n for name, n in scheduled.items()},
-            "blocks": {name: ids for name, ids in blocks.items() if ids != known.get(name)},
-            "running": names(scheduler.running),
-            "waiting": names(scheduler.waiting),
-            "holding": names(scheduler.kv_holding_waiting),
-            "free_blocks": manager.block_pool.get_num_free_blocks(),
-        }
+        now = vllm_worker.snapshot(len(steps), scheduler, output) | {"aborted": aborted}
+        order = list(output.num_scheduled_tokens)
+        now["computed"] = dict(zip(order, now["computed"]))
+        held = manager.coordinator.single_type_managers[0].req_to_blocks
+        blocks = {name: manager.get_block_ids(name)[0] for name in scheduler.requests if name in held}
+        now["blocks"] = {name: ids for name, ids in blocks.items() if ids != known.get(name)}
+        now["holding"] = [int(r.request_id) for r in scheduler.kv_holding_waiting]
         known = blocks
         sent, received, invalid = script.step()
-        sampled, order = [], list(scheduled)
-        for name in order:
-            r = requests[int(name)]
-            done = r.num_computed_tokens == r.num_tokens
-            sampled.append([model_token(int(name), r.num_tokens)] if done else [])
-        before = {i for i, r in requests.items() if r.is_finished()}
+        full = {i: r.num_tokens for i, r in requests.items() if r.num_computed_tokens == r.num_tokens}
+        sampled = [[model_token(int(name), full[int(name)])] if int(name) in full else [] for name in order]
+        alive = [i for i, r in requests.items() if not r.is_finished()]
         scheduler.update_from_output(
             output,
             ModelRunnerOutput(
@@ -175,37 +153,20 @@ def record(model_config, seed):
                 ),
             ),
         )
-        now["finished"] = sorted(i for i, r in requests.items() if r.is_finished() and i not in before)
+        now["finished"] = sorted(i for i in alive if requests[i].is_finished())
         now["sent"], now["received"] = list(map(int, sent)), list(map(int, received))
         now["invalid"] = sorted(invalid)
         now["calls"], script.calls = script.calls, []
         now["free_after"] = manager.block_pool.get_num_free_blocks()
         steps.append(now)
-        step += 1
-        if len(requests) == len(wanted) and not scheduler.requests:
-            break
-    else:
+    if len(requests) < len(wanted) or scheduler.requests:
         steps[-1]["stuck"] = True
     return {"seed": seed, "config": config, "requests": wanted, "steps": steps}
 
 
-def main():
-    model_config = vllm_worker.start(
-        dict(only_scheduler=True, model="labkit/models/tales", skip_tokenizer_init=True)
-    )
-    recordings = [record(model_config, seed) for seed in range(NUM_WORKLOADS)]
-    text = "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in recordings)
-    with gzip.GzipFile(HERE / "vllm_0_32_connector.jsonl.gz", "wb", mtime=0) as file:
-        file.write(text.encode())
-    steps = [s for r in recordings for s in r["steps"]]
-    print(
-        len(recordings), "workloads", len(steps), "steps", sum(len(s["preempted"]) for s in steps), "preemptions",
-        sum(len(s["received"]) for s in steps), "received", sum(len(s["sent"]) for s in steps), "sent",
-        sum(bool(s["invalid"]) for s in steps), "with failed blocks", sum(s.get("stuck", 0) for s in steps), "stuck",
-        sum(call[0] == "matched" and call[3] is None for s in steps for call in s["calls"]), "undecided",
-        sum(len(s["aborted"]) for s in steps), "aborted",
-    )  # fmt: skip
-
-
 if __name__ == "__main__":
-    main()
+    settings = dict(only_scheduler=True, model="labkit/models/tales", skip_tokenizer_init=True)
+    model_config = vllm_worker.start(settings)
+    with gzip.GzipFile(HERE / "vllm_0_32_connector.jsonl.gz", "wb", mtime=0) as file:
+        for seed in range(NUM_WORKLOADS):
+            file.write((json.dumps(record(model_config, seed), separators=(",", ":")) + "\n").encode())
