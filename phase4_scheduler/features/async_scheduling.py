@@ -110,10 +110,8 @@ class AsyncRunner(ModelRunner):
         super().__init__(*args, **kwargs)
         self._sampled = torch.empty(0, dtype=torch.long)  # by the last step, on the device
         self._row_of: dict[Request, int] = {}  # where in it
-        self._missing: tuple[list[int], list[int]] = (
-            [],
-            [],
-        )  # of this step: rows, and where to take them from
+        # Of this step: rows, and where to take them from.
+        self._missing: tuple[list[int], list[int]] = ([], [])
 
     @torch.inference_mode()
     def start(self, output: SchedulerOutput) -> Callable[[], list[Sampled]]:

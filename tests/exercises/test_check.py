@@ -12,17 +12,7 @@ from threading import Thread, Timer
 import pytest
 import torch
 
-from exercises.grading import (
-    Exercise,
-    NotAttempted,
-    NotYet,
-    WrongCall,
-    check,
-    expect_equal,
-    guard,
-    hint,
-    same_or_stop,
-)
+from exercises.grading import Exercise, NotYet, WrongCall, check, expect_equal, guard, hint, same_or_stop
 from exercises.judging import progress, sandbox
 from exercises.judging.answers import is_stub
 from labkit.paths import ROOT
@@ -156,17 +146,6 @@ def test_the_courses_own_part_is_no_answer(capsys):
     assert "`merge_pair` of phase1_tokens_embeddings.tokens.bpe would pass, of course" in out
 
 
-def test_the_beginning_of_a_name_is_enough(capsys):
-    def count_pairs(tokens):
-        raise NotImplementedError("your turn")
-
-    with pytest.raises(NotAttempted):
-        check("p1e1", count_pairs, count_pairs)
-    hint("p1e1")
-    out = capsys.readouterr().out
-    assert 'hint("p1e1_pairs")' in out and out.count("1.1 Which pair comes most often?") == 2
-
-
 def test_answers_that_have_changed_places_are_told(course):
     def one(x):
         return 1
@@ -204,24 +183,6 @@ def test_same_or_stop(capsys, mine, course, shown):
     for part in shown or ["│ It writes something else.\n└"]:
         assert part in out
     assert progress.load() == {}
-
-
-def test_a_class_as_answer(course):
-    def grade(box):
-        b = guard(box)
-        b.put(3)
-        expect_equal(guard(b.take), 3, "take()")
-
-    box = course(Exercise("p1t2_box", ("Box",), grade))
-    empty, put = written("raise NotImplementedError('your turn')", "*_"), written("a.x = b")
-    for methods, diagnosis, says in (
-        ({"put": empty, "take": empty}, "not-attempted", "Box"),
-        ({"put": put, "take": empty}, "not-attempted", "add"),
-        ({"put": written("a.x = b.nothing"), "take": empty}, "raises", "line 2 of your `add`"),
-        ({"put": put, "take": written("return a.x", "a")}, "", ""),
-    ):
-        judged = verdict(type("Box", (), methods), box)
-        assert judged.diagnosis == diagnosis and says in judged.says, judged
 
 
 def grader(text):
@@ -266,20 +227,6 @@ def test_prints_of_the_answer_are_passed_on_up_to_a_length(adding, capsys):
     assert out.count("adding 1\n") == 1 and "from below" in out
     assert out.count("é") == sandbox.MOST_PRINTED - len("adding 1\nfrom below\n")
     assert out.index("adding") < out.index("more bytes that your answer printed") < out.index("Correct")
-
-
-def test_the_answer_cannot_change_what_is_outside(adding):
-    seen = []
-
-    def remembers(a, b):
-        seen.append(a)
-        os.environ["INFERENCE_LAB_TEST"] = "1"
-        os.chdir("/")
-        return a + b
-
-    here = os.getcwd()
-    assert verdict(remembers, adding).state == "correct"
-    assert not seen and "INFERENCE_LAB_TEST" not in os.environ and os.getcwd() == here
 
 
 STARTS_A_PROCESS = {

@@ -33,27 +33,6 @@ def fail(answer=minus):
         check("p1t1_add", answer)
 
 
-def test_hints_climb_a_ladder_and_remember(source, capsys):
-    shown = []
-    for answer in (minus, stub, minus, stub, minus):
-        hint("p1t1_add")
-        shown.append(capsys.readouterr().out)
-        fail(answer)
-        capsys.readouterr()
-    assert "What does + do?" in shown[0] and "1 of 4" in shown[0]
-    assert "a + b" in shown[1]
-    assert "take a\n│   put b to it" in shown[2]
-    assert "secret = a + b" in shown[3] and "def add(a, b):" in shown[3]
-    assert "SOLUTION" not in shown[3]
-    assert shown[4] == shown[3]
-    assert progress.of("p1t1_add")["hints"] == 4
-    hint("p1t1_add", 1)
-    assert "What does + do?" in capsys.readouterr().out
-    fail()
-    hint("p1t1_add")
-    assert "2 of 4" in capsys.readouterr().out
-
-
 def test_a_hint_left_in_the_notebook_does_not_climb_by_itself(source, capsys):
     def shown(*rung):
         capsys.readouterr()

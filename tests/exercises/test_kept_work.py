@@ -76,7 +76,7 @@ def endless(a, b):
     open(sys.argv[1], "w").write(str(os.getpid()))
     while True:
         pass
-judge_safely(Exercise("p1t1_add", ("add",), lambda f: guard(f, 1, 2)), [endless], 1.0)
+judge_safely(Exercise("p1t1_add", ("add",), lambda f: guard(f, 1, 2)), [endless], 0.2)
 """
 
 

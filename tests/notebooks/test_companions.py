@@ -10,12 +10,7 @@ import sys
 import pytest
 
 from exercises.judging.registry import exercises_of
-from exercises.publishing.build_notebooks import (
-    STUDENT,
-    companions,
-    read_notebook,
-    written_in,
-)
+from exercises.publishing.build_notebooks import STUDENT, companions, read_notebook, written_in
 from labkit.catalog import SCRIPTS
 from labkit.paths import ROOT
 from notebooks.widgets.questions import QUESTIONS

@@ -26,7 +26,6 @@ from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.measuring.evaluation import bits_per_byte
 from phase2_attention_kvcache.model import (
     ModelConfig,
-    NoCache,
     SamplingParams,
     Transformer,
     generate_cached,
@@ -373,39 +372,6 @@ def test_decoding_counts_what_the_generation_loops_count(open_piece, story):
     slide(page, "step", 3)
     page.locator('[data-do="back"]').click()
     assert text_of(page, "step") == "step 3 of 14"
-
-
-def test_a_key_is_the_same_however_often_it_is_computed(open_piece, story):
-    model, tok, run = story
-    page = open_piece(decoding_piece(run))
-    keys: list[list[float]] = []
-
-    class Listening(NoCache):
-        def attend(self, layer, q, k, v):
-            if layer == 0:
-                keys[:] = [[round(x, 2) for x in key[0, :3].tolist()] for key in k]
-            return super().attend(layer, q, k, v)
-
-    ids = torch.tensor(tok.encode("The cat looked at the moon and"))
-    with torch.inference_mode():
-        model(ids, torch.arange(len(ids)), Listening())
-    slide(page, "step", 5)
-    page.locator('[data-row="cached"] [data-token="2"]').focus()  # without a mouse
-    detail = text_of(page, "detail")
-    assert ", ".join(f"{x:.2f}" for x in keys[2]) in detail.replace("-0.00", "0.00")
-    assert "naive way: 6 times" in detail
-    assert page.locator('[data-token="2"].on').count() == 2
-    page.locator(f'[data-row="naive"] [data-token="{len(ids) + 2}"]').hover()  # not there from the beginning
-    assert "naive way: 3 times" in text_of(page, "detail")
-
-
-def test_decoding_says_so_when_the_books_are_wrong(open_piece, story):
-    run = story[2]
-    moments = list(run.moments)
-    moments[4] = replace(moments[4], computed_cached=2)
-    page = open_piece(decoding_piece(replace(run, moments=moments)))
-    slide(page, "step", 4)
-    assert "wrong" in text_of(page, "invariant")
 
 
 def test_a_text_that_cannot_be_shown(story):

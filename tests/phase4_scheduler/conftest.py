@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from labkit.paths import ROOT
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
@@ -82,18 +82,6 @@ def tiny(tmp_path_factory) -> Small:
         eos_token_id=399, initializer_range=0.3,
     )  # fmt: skip
     return small(GPT2LMHeadModel(config), tmp_path_factory.mktemp("tiny"), tokenizer)
-
-
-@pytest.fixture(scope="session")
-def tiny_llama(tmp_path_factory) -> Small:
-    """Llama, 2 layers, 4 query heads on 2 KV heads, two ends of text."""
-    torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=211, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=CONTEXT, tie_word_embeddings=False,
-        eos_token_id=[2, 3], initializer_range=0.3,
-    )  # fmt: skip
-    return small(LlamaForCausalLM(config), tmp_path_factory.mktemp("tiny_llama"))
 
 
 @pytest.fixture(scope="session")

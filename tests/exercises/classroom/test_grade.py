@@ -154,9 +154,8 @@ def test_when_it_is_ended_grades_stay_and_nothing_else(tmp_path, number, walls):
     grading = subprocess.Popen(
         [sys.executable, "-m", "exercises.classroom.commands", "grade", str(tmp_path)], cwd=ROOT
     )
-    while (
-        not left_over() or not (tmp_path / "grades.csv").exists()
-    ):  # pytest's own time limit ends these loops
+    # Pytest's own time limit ends these loops.
+    while not left_over() or not (tmp_path / "grades.csv").exists():
         assert grading.poll() is None
     grading.send_signal(number)
     grading.wait()

@@ -54,27 +54,6 @@ def assert_free(scheduler):
 # ---------------------------------------------------------------------- preemption
 
 
-def test_a_victim_of_the_priority_policy_may_be_in_this_step_already():
-    """Its tokens go back to the budget; and the block that it was to fill holds nothing, whatever its name says."""
-    scheduler = make(num_blocks=6, max_model_len=20, max_num_batched_tokens=12, policy="priority")
-    low = request("low", 12, 2, priority=5, arrival_time=1)
-    high = request("high", [3] * 7, 9, priority=0, arrival_time=2)
-    scheduler.add(low)
-    scheduler.add(high)
-    output = scheduler.schedule()
-    assert counts(output) == {"high": 7, "low": 5}
-    scheduler.update(output, [[50], []])
-    scheduler.running.reverse()  # low first: it gets blocks 2 and 3 of its prompt, then high asks for one
-    high.append(51)
-    output = scheduler.schedule()
-    assert [r.request_id for r in output.preempted] == ["low"] and counts(output) == {"high": 2}
-    # 5 of its tokens were computed: one full block. Of the other two high took one.
-    assert len(scheduler.block_manager.match_prefix(low.block_table, low.token_ids)) == 1
-    scheduler.update(output, [[52]])
-    run(scheduler)
-    assert_free(scheduler)
-
-
 # ---------------------------------------------------------------------- limits
 
 
