@@ -422,21 +422,6 @@ def test_parts_that_do_not_fit_together_are_refused(tiny):
         LLMEngine.from_pretrained("/nowhere/at/all")
 
 
-def test_an_id_that_is_used_again_while_a_step_computes_belongs_to_the_new_request(faulty, tiny):
-    engine = faulty()
-
-    def replace_it(token_ids):
-        if engine.model.calls == 3:  # as another thread may
-            engine.abort("a")
-            engine.add_request("a", [9, 8], DRAWN, on_output=inbox.append)
-
-    inbox = []
-    engine.model.on_forward = replace_it
-    engine.add_request("a", [5, 6], GREEDY)
-    drain(engine)
-    assert [t for out in inbox for t in out.token_ids] == expected(tiny, [[9, 8]], DRAWN)[0]
-
-
 def test_two_threads_cannot_step_at_once_and_are_told_so(faulty, tiny):
     """The second is refused while the first is in the model; to add and to abort from there is fine."""
     engine, said = faulty(), []
@@ -482,19 +467,6 @@ def test_an_abort_by_another_thread_waits_until_the_step_is_decided(tiny):
     got, _ = drain(engine)
     threads[0].join()
     assert got["b"][0] == expected(tiny, [[5, 6]], GREEDY)[0]
-
-
-def test_a_listener_that_fails_takes_no_cached_prefix_from_others(tiny):
-    engine = tiny.engine(block_size=4)
-    prompt = list(range(20, 41))
-
-    def refuse(output):
-        raise RuntimeError("not today")
-
-    engine.add_request("a", prompt, GREEDY, on_output=refuse)
-    drain(engine)
-    engine.generate([prompt], GREEDY)
-    assert engine.core.stats.prefix_hits == 20
 
 
 def test_outputs_handed_out_earlier_do_not_change_later(tiny):
