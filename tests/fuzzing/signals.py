@@ -9,6 +9,7 @@ written. A signal goes to the program alone, as `kill` sends it, or to all its p
 
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -26,24 +27,16 @@ from tests.fuzzing import attack
 
 SECONDS = 20.0  # in which everything has to be gone, on a machine however busy
 LONGEST = 14.0  # seconds after which the signal comes at the latest
+SERVE = "phase4_scheduler/serve.py --port 0"
 PROGRAMS = {
-    "serve": ["phase4_scheduler/serve.py", "--port", "0"],
-    "serve, 4 ranks": ["phase4_scheduler/serve.py", "--port", "0", "-tp", "2", "-pp", "2"],
-    "serve, 2 ranks": ["phase4_scheduler/serve.py", "--port", "0", "-tp", "2"],
-    "serve, drafts": [
-        *("phase4_scheduler/serve.py", "--port", "0", "--speculative-config"),
-        '{"model": "tales-draft", "num_speculative_tokens": 3}',
-    ],
-    "convert": [
-        "phase2_attention_kvcache/convert_model.py",
-        "tales",
-        "{folder}/out/tales.gguf",
-        "--type",
-        "Q8_0",
-    ],
-    "chat": ["phase4_scheduler/chat.py", "--tokens", "50"],
+    "serve": SERVE,
+    "serve, 4 ranks": f"{SERVE} -tp 2 -pp 2",
+    "serve, 2 ranks": f"{SERVE} -tp 2",
+    "serve, drafts": f'{SERVE} --speculative-config \'{{"model": "tales-draft", "num_speculative_tokens": 3}}\'',
+    "convert": "phase2_attention_kvcache/convert_model.py tales OUT/tales.gguf --type Q8_0",
+    "chat": "phase4_scheduler/chat.py --tokens 50",
 }
-PROGRAMS |= {s.stem: [str(s), "--quick"] for s in all_scripts() if '"quick"' in s.read_text(encoding="utf-8")}
+PROGRAMS |= {s.stem: f"{s} --quick" for s in all_scripts() if '"quick"' in s.read_text(encoding="utf-8")}
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGTERM]
 
 
@@ -76,8 +69,9 @@ def run_case(rng: random.Random, counts: Counter) -> list[str]:
         before = shared_memory()
         environment = os.environ | dict([mark.split("=")])
         environment |= {"TMPDIR": str(folder / "tmp"), "INFERENCE_LAB_OUTPUTS": str(folder / "outputs")}
+        words = [word.replace("OUT", str(folder / "out")) for word in shlex.split(PROGRAMS[name])]
         program = subprocess.Popen(
-            [sys.executable, *(word.format(folder=folder) if "{folder}" in word else word for word in PROGRAMS[name])],
+            [sys.executable, *words],
             cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
