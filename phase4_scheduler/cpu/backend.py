@@ -37,6 +37,8 @@ def prepare(model: Transformer) -> Transformer:
     if type(model) is not Transformer or model.dtype not in (torch.float32, torch.bfloat16):
         return model
     nbytes = sum(weight.nbytes for weight in model.parameters())
+    unpacked = (m.shape[0] * m.shape[1] for m in model.modules() if isinstance(m, QuantizedLinear))
+    nbytes += model.dtype.itemsize * sum(unpacked)
     spare = COPY_SHARE * (memory_bytes() or 8 * 2**30)
     room = (2 * nbytes < spare, 4 * nbytes < spare)  # for two copies; for one in float32 as well
     made: dict[int, nn.Module] = {}
@@ -58,7 +60,7 @@ def prepare(model: Transformer) -> Transformer:
             up = float_linear(module.up.weight, module.up.bias, *room, gelu=True)
             return CPUGeluMLP(module, up, convert(module.down))
         if type(module) is QuantizedLinear and is_large(module.shape):
-            return quantized_linear(module, model.dtype) or module
+            return quantized_linear(module, model.dtype, room[0]) or module
         children = {name: convert(child) for name, child in module.named_children()}
         if all(child is module._modules[name] for name, child in children.items()):
             return module

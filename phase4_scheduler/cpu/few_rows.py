@@ -4,8 +4,9 @@ With one user a step reads every weight once and multiplies it once, so the spee
 matrix multiplication is made for many rows; for one it can be slower than plain reading, and it has none for 4 bits with a
 scale for 32 weights (Q4_0), nor on every processor one for bfloat16.
 
-The weights are kept in tiles of 64 outputs, [tiles, groups of 32 inputs, 32 inputs, 64 outputs], in the order in which they
+The weights are kept in tiles of 64 outputs, [tiles, groups of 32 inputs, 32 inputs x 64 outputs], in the order in which they
 are read. Outputs lie side by side: one scale for each of them is applied to a whole register, and no sum goes across its lanes.
+A group is one flat row, so that the compiler sees one place in memory, and need not check whether several overlap.
 """
 
 from typing import NamedTuple
@@ -28,8 +29,8 @@ class Matrix(NamedTuple):
     """A linear layer as the kernel takes it.
 
     Attributes:
-        weights: float32, bfloat16 as uint16, or int8 [tiles, groups, 32, 64]; for 4 bits [..., 16, 64]: input i of a group
-            in the low half of a byte, input i + 16 in the high one.
+        weights: float32, bfloat16 as uint16, or int8 [tiles, groups, 32 x 64]; 4 bits as uint32 [tiles, groups, 4 x 64], eight
+            inputs of one output in a word, the first in its lowest bits.
         scales: float32 [tiles, groups, 64]; or the same for a whole row, [tiles, 1, 64], or everywhere, [1, 1, 64].
         zeros: uint8 [tiles, groups, 64], the codes that mean 0 (4 bits only); or the same everywhere, [1, 1, 64].
         bias: float32 [out].
@@ -44,7 +45,7 @@ class Matrix(NamedTuple):
 def float_matrix(weight: Tensor, bias: Tensor | None) -> Matrix:
     """Repack a matrix in float32 or bfloat16. weight: [out, in], in a multiple of 32."""
     weights = tiled(weight.detach().unflatten(1, (-1, GROUP)))
-    return Matrix(stored_bits(weights), *everywhere(scale=1, zero=0), bias_of(bias, len(weight)))
+    return Matrix(stored_bits(weights.flatten(2)), *everywhere(scale=1, zero=0), bias_of(bias, len(weight)))
 
 
 def quantized_matrix(kind: str, planes: Planes, bias: Tensor | None) -> Matrix:
@@ -52,14 +53,14 @@ def quantized_matrix(kind: str, planes: Planes, bias: Tensor | None) -> Matrix:
     codes = planes["codes"]
     outputs, (_, zeros) = len(codes), everywhere(scale=1, zero=8)
     if kind in ("int4", "q4_0"):
-        codes = tiled(unpack_nibbles(codes).unflatten(1, (-1, GROUP)))
-        codes = codes[:, :, :16] | codes[:, :, 16:] << 4
+        codes = tiled(unpack_nibbles(codes).unflatten(1, (-1, GROUP // 8, 8))).to(torch.int32)
+        codes = sum(codes[:, :, :, i] << 4 * i for i in range(8)).view(torch.uint32)
         if "zeros" in planes:
             zeros = tiled(planes["zeros"]).numpy()
     else:
-        codes = tiled(codes.unflatten(1, (-1, GROUP)))
+        codes = tiled(codes.unflatten(1, (-1, GROUP))).view(torch.int8)
     scales = tiled(planes["scales"].float())
-    return Matrix(codes.view(torch.int8).numpy(), scales.numpy(), zeros, bias_of(bias, outputs))
+    return Matrix(codes.flatten(2).numpy(), scales.numpy(), zeros, bias_of(bias, outputs))
 
 
 def everywhere(scale: float, zero: int) -> tuple[np.ndarray, np.ndarray]:
@@ -79,64 +80,59 @@ def bias_of(bias: Tensor | None, outputs: int) -> np.ndarray:
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
-def add_products(weights, x, sums):
-    """sums[j] += sum over i of weights[i, j] * x[i]. weights: [32, 64], as stored. x: float32 [32]. sums: float32 [64]."""
+def add_products(weights, scale, x, sums):
+    """sums[j] += scale[j] x sum over i of weights[i, j] x[i], for a group. weights: [32 x 64]. scale, sums: [64]. x: [32]."""
     # Eight inputs at a time: a sum is then read and written once for eight products.
-    for i in range(0, GROUP, 8):
-        w0, w1, w2, w3 = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
-        w4, w5, w6, w7 = weights[i + 4], weights[i + 5], weights[i + 6], weights[i + 7]
-        x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
-        x4, x5, x6, x7 = x[i + 4], x[i + 5], x[i + 6], x[i + 7]
+    for first in range(0, GROUP, 8):
         for j in range(TILE):
-            first = widen(w0[j]) * x0 + widen(w1[j]) * x1 + widen(w2[j]) * x2 + widen(w3[j]) * x3
-            second = widen(w4[j]) * x4 + widen(w5[j]) * x5 + widen(w6[j]) * x6 + widen(w7[j]) * x7
-            sums[j] = sums[j] + first + second
+            s = np.float32(0)
+            for i in range(first, first + 8):
+                s += widen(weights[TILE * i + j]) * x[i]
+            sums[j] += s * scale[j]
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
-def unpack_codes(packed, zeros, out):
-    """The 4-bit codes of a group without their zero points. packed: int8 [16, 64]. zeros: uint8 [64]. out: int8 [32, 64]."""
-    for i in range(GROUP // 2):
-        for j in range(TILE):
-            code, zero = np.uint8(packed[i, j]), zeros[j]
-            out[i, j] = np.int8(np.uint8(np.uint8(code & np.uint8(15)) - zero))
-            out[i + GROUP // 2, j] = np.int8(np.uint8(np.uint8(code >> np.uint8(4)) - zero))
+def code(word, i):
+    """16 + the 4-bit code i of a word, as float32: the code takes its place among the bits of the number 16. Nothing is converted."""
+    bits = (np.uint32(word) >> np.uint32(4 * i)) << np.uint32(19)
+    return np.uint32((bits & np.uint32(0x00780000)) | np.uint32(0x41800000)).view(np.float32)
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
-def add_group(weights, scale, x, work, sums):
-    """Add the products of one group. weights: [32, 64], as stored. x: float32 [N, 32]. work: float32 [32, 64]. sums: [N, 64]."""
-    if len(x) == 1:
-        part = work[0]
-        part[:] = np.float32(0)
-        add_products(weights, x[0], part)
-        for j in range(TILE):
-            sums[0, j] += part[j] * scale[j]
-    else:  # the rows share the conversion
-        for i in range(GROUP):
-            for j in range(TILE):
-                work[i, j] = widen(weights[i, j]) * scale[j]
-        for row in range(len(x)):
-            add_products(work, x[row], sums[row])
+def add_codes(words, scale, zero, x, sums):
+    """The same for 4 bits, where a weight is (code - zero) x scale. words: [4 x 64]. zero: uint8 [64]."""
+    total = np.float32(0)
+    for i in range(GROUP):
+        total += x[i]
+    for j in range(TILE):
+        s = -(np.float32(16) + np.float32(zero[j])) * total
+        for k in range(GROUP // 8):
+            word = words[TILE * k + j]
+            for i in range(8):
+                s += code(word, i) * x[8 * k + i]
+        sums[j] += s * scale[j]
 
 
 @njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
 def multiply(x, weights, scales, zeros, bias, out):
     """x @ weights.T + bias. x: float32 [N, in]. out (written): float32 [N, out]. Others: a `Matrix`."""
-    outputs = len(bias)
+    outputs, in_words = len(bias), weights.shape[2] < GROUP * TILE
     for index in prange(len(weights)):
         tile = np.int64(index)
         scale, zero = scales[min(tile, len(scales) - 1)], zeros[min(tile, len(zeros) - 1)]
-        work, unpacked = np.empty((GROUP, TILE), np.float32), np.empty((GROUP, TILE), np.int8)
         sums = np.zeros((len(x), TILE), np.float32)
         for group in range(weights.shape[1]):
-            inputs, stored = x[:, group * GROUP : (group + 1) * GROUP], weights[tile, group]
-            scale_of_group = scale[min(group, len(scale) - 1)]
-            if len(stored) == GROUP:
-                add_group(stored, scale_of_group, inputs, work, sums)
-            else:
-                unpack_codes(stored, zero[min(group, len(zero) - 1)], unpacked)
-                add_group(unpacked, scale_of_group, inputs, work, sums)
+            stored, s, z = (
+                weights[tile, group],
+                scale[min(group, len(scale) - 1)],
+                zero[min(group, len(zero) - 1)],
+            )
+            for n in range(len(x)):
+                inputs = x[n, group * GROUP : (group + 1) * GROUP]
+                if in_words:
+                    add_codes(stored, s, z, inputs, sums[n])
+                else:
+                    add_products(stored, s, inputs, sums[n])
         first = tile * TILE
         for n in range(len(x)):
             for j in range(min(TILE, outputs - first)):

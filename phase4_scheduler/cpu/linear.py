@@ -104,8 +104,12 @@ def float_linear(
     )
 
 
-def quantized_linear(layer: QuantizedLinear, dtype: torch.dtype) -> CPULinear | None:
-    """A quantized layer. dtype: of the activations. None where our kernel does not read its format."""
+def quantized_linear(layer: QuantizedLinear, dtype: torch.dtype, may_copy: bool = True) -> CPULinear | None:
+    """A quantized layer. dtype: of the activations. None where our kernel does not read its format.
+
+    may_copy: there is memory for the weights in `dtype`. With many users the library on a copy is several times as fast as
+    anything that unpacks the same weights in each step.
+    """
     kinds = {part.kind for part in layer.parts}
     if len(kinds) > 1 or not kinds <= KINDS or layer.shape[1] % GROUP or compiled_kernel() is None:
         return None
@@ -114,9 +118,19 @@ def quantized_linear(layer: QuantizedLinear, dtype: torch.dtype) -> CPULinear | 
     [kind] = kinds
     names = layer.parts[0].planes
     planes = {name: torch.cat([part.planes[name] for part in layer.parts]) for name in names}
-    run = _few_rows(few_rows.quantized_matrix(kind, planes, layer.bias))
-    ways: dict[str, Make] = {"torch": lambda: layer.forward, "few rows": lambda: run}
-    return CPULinear(ways, measured_times(kind, layer.shape, dtype, ways, 1))
+    bias = None if layer.bias is None else layer.bias.to(dtype)
+    ways: dict[str, Make] = {
+        "few rows": lambda: _few_rows(few_rows.quantized_matrix(kind, planes, layer.bias))
+    }
+    if may_copy and pack(torch.zeros(1, layer.shape[1], dtype=dtype), bias=None) is not None:
+        ways["packed"] = lambda: pack(
+            torch.cat([part.rows(slice(None)) for part in layer.parts]).to(dtype), bias
+        )
+    else:
+        ways["torch"] = lambda: layer.forward
+    name = f"{kind} for {str(dtype).removeprefix('torch.')}"
+    copies = num_copies(layer.matrix_bytes)
+    return CPULinear(ways, measured_times(name, layer.shape, dtype, ways, copies))
 
 
 def _few_rows(matrix: NamedTuple) -> Run:
