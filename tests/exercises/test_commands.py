@@ -17,20 +17,7 @@ from labkit.command import main as lab
 from labkit.paths import outputs
 from labkit.predictions import Prediction
 from labkit.reports import report_of
-
-RIGHT_PAIRS = (
-    "from collections import Counter\ndef count_pairs(tokens):\n    return Counter(zip(tokens, tokens[1:]))"
-)
-WRONG_PAIRS = "def count_pairs(tokens):\n    return dict.fromkeys(zip(tokens, tokens[1:]), 1)"
-MERGE = """
-def merge(tokens, pair, new_id):
-    out = []
-    while tokens:
-        hit = tuple(tokens[:2]) == pair
-        out.append(new_id if hit else tokens[0])
-        tokens = tokens[1 + hit:]
-    return out
-"""
+from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE
 
 
 @pytest.fixture
@@ -174,14 +161,14 @@ def test_check_of_a_fresh_notebook(capsys, books):
 
 def test_check_of_a_wrong_answer_and_then_of_the_right_one(capsys, books):
     path = books / "exercises" / "p1e1_pairs.ipynb"
-    solve(path, WRONG_PAIRS, MERGE)
+    solve(path, COUNT_ONCE, MERGE)
     before = path.read_bytes()
     code, out, _ = run(capsys, "check", str(path))
     assert code == 1 and "✗ Not yet" in out and "tried" in out
     assert (
         out.splitlines()[-1] == "2 of 4 code cells ran well · 1 answer is not right yet · 1 cell waits for it"
     )
-    solve(path, RIGHT_PAIRS, MERGE)
+    solve(path, COUNT, MERGE)
     code, out, _ = run(capsys, "check", str(path))
     assert code == 0 and "✓ Correct" in out and out.endswith("4 of 4 code cells ran well\n")
     assert before != path.read_bytes() and not nbformat.read(path, as_version=4).cells[1].get("outputs")
@@ -260,7 +247,7 @@ def test_unknown_names(capsys, books, word, says):
 def test_reset_keeps_the_old_one(capsys, books):
     path = books / "exercises" / "p1e1_pairs.ipynb"
     for number in (1, 2):
-        solve(path, RIGHT_PAIRS, MERGE, f"# {number}")
+        solve(path, COUNT, MERGE, f"# {number}")
         mine = path.read_bytes()
         code, out, _ = run(capsys, "reset", "p1e1")
         kept = path.with_suffix(f".bak-{number}.ipynb")

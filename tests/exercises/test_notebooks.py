@@ -7,10 +7,10 @@ import tomllib
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from exercises.publishing import build_notebooks
 from exercises.publishing.build_notebooks import companions, stale
+from exercises.publishing.notebook_runs import Client
 from labkit.paths import ROOT
 
 # ------------------------------------------------------------------ what is in the repository
@@ -107,19 +107,6 @@ TRIED = {  # the line of the answer -> the line in place of a traceback
 }
 
 
-def in_jupyter(folder, *sources):
-    """The cells after they ran in a kernel."""
-    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    NotebookClient(
-        nb,
-        kernel_name="python3",
-        timeout=60,
-        allow_errors=True,
-        resources={"metadata": {"path": str(folder)}},
-    ).execute()
-    return nb.cells
-
-
 def test_a_companion_lists_the_exercises_of_today():
     (phase1, *_) = map(build_notebooks.read_notebook, companions())
     before = phase1.cells[-1].source
@@ -130,10 +117,12 @@ def test_a_companion_lists_the_exercises_of_today():
     assert phase1.cells[-1].source == before
 
 
-def test_in_jupyter_a_slip_is_told_in_one_line_and_a_check_in_one_box(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+def test_in_jupyter_a_slip_is_told_in_one_line_and_a_check_in_one_box(tmp_path):
     tried = [f"def add(a, b):\n    {line}\ncheck('p1t1_add', add)" for line in TRIED]
-    setup, *cells = in_jupyter(tmp_path, SETUP, *SLIPS, *tried)
+    sources = (SETUP, *SLIPS, *tried)
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    Client(nb, tmp_path, 60, allow_errors=True).run()
+    setup, *cells = nb.cells
     assert not setup.outputs
     for cell in cells[: len(SLIPS)]:
         (error,) = cell.outputs
