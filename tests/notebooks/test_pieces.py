@@ -77,12 +77,6 @@ def test_fewer_merges_and_the_steps_of_a_word(open_piece, tales):
     assert [len(r.split()) for r in rows] == sorted({len(r.split()) for r in rows}, reverse=True)
 
 
-def test_a_tokenizer_with_other_rules_is_refused(tales):
-    other = BPETokenizer(tales.token_bytes, tales.merges, {}, unicode_form="NFC")
-    with pytest.raises(ValueError, match="rules of its own"):
-        tokenizer_piece(other)
-
-
 # ---------------------------------------------------------------------- 2: hover the attention
 
 
@@ -102,13 +96,6 @@ def test_attention_shows_the_models_weights(open_piece):
     page.locator('[data-token="3"]').hover()  # a word: whom it looks at most
     assert float(text_of(page, "weight")) == pytest.approx(weights[0][1, 3].max().item(), abs=6e-4)
     assert page.locator(".cell.future").count() == 10
-
-
-def test_attention_refuses_what_cannot_be_seen():
-    with pytest.raises(ValueError, match="41 tokens"):
-        attention_piece([torch.zeros(1, 41, 41)], ["a"] * 41)
-    with pytest.raises(ValueError, match="do not fit"):
-        attention_piece([torch.zeros(1, 3, 3)], ["a"] * 4)
 
 
 # ---------------------------------------------------------------------- 3: poke the allocator
@@ -194,13 +181,6 @@ def test_allocator_goes_back_and_forward_and_starts_anew(open_piece):
     page.get_by_label("block size").select_option("16")
     page.locator('[data-do="add"]').click()
     assert books(page) == books_of((17, 16, True), [("add", 8, 3)])
-
-
-def test_unknown_operations_and_names():
-    with pytest.raises(ValueError, match="no request is called 'B'"):
-        play_operations([("add", 0, 3), ("append", "B")])
-    with pytest.raises(ValueError, match="unknown operation 'sell'"):
-        play_operations([("add", 0, 3), ("sell", "A")])
 
 
 # ---------------------------------------------------------------------- 4: replay a run
@@ -315,11 +295,33 @@ def test_splits_are_those_of_the_rule(open_piece):
         assert page.locator(".slots i.busy").count() == busy
     page.get_by_label("cut").uncheck()
     assert number_of(page, "splits") == 1
-    with pytest.raises(ValueError, match="not on the slider"):
-        splits_piece(users=3)
 
 
 # ---------------------------------------------------------------------- all of them
+
+
+def other_rules(tales):
+    return tokenizer_piece(BPETokenizer(tales.token_bytes, tales.merges, {}, unicode_form="NFC"))
+
+
+@pytest.mark.parametrize(
+    ("show", "says"),
+    [
+        (other_rules, "rules of its own"),
+        (lambda _: attention_piece([torch.zeros(1, 41, 41)], ["a"] * 41), "41 tokens"),
+        (lambda _: attention_piece([torch.zeros(1, 3, 3)], ["a"] * 4), "do not fit"),
+        (lambda _: play_operations([("add", 0, 3), ("append", "B")]), "no request is called 'B'"),
+        (lambda _: play_operations([("add", 0, 3), ("sell", "A")]), "unknown operation 'sell'"),
+        (
+            lambda tales: Decoding.of(Transformer.from_pretrained("tales"), tales, "", 3),
+            "at least one of each",
+        ),
+        (lambda _: splits_piece(users=3), "not on the slider"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(tales, show, says):
+    with pytest.raises(ValueError, match=says):
+        show(tales)
 
 
 def test_what_a_code_host_shows_when_no_script_runs(tales):
@@ -372,13 +374,6 @@ def test_decoding_counts_what_the_generation_loops_count(open_piece, story):
     slide(page, "step", 3)
     page.locator('[data-do="back"]').click()
     assert text_of(page, "step") == "step 3 of 14"
-
-
-def test_a_text_that_cannot_be_shown(story):
-    model, tok, _ = story
-    for prompt, new in (("", 3), ("The cat", 0), ("The cat", 99)):
-        with pytest.raises(ValueError, match="at least one of each"):
-            Decoding.of(model, tok, prompt, new)
 
 
 # ---------------------------------------------------------------------- 6: drag the number of bits
