@@ -28,13 +28,6 @@ class When:
         self.test = test
 
 
-class Gives:
-    """A mistake by what it gives, `function(*arguments)`, where making it in the answer itself would take too long."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-
-
 Way = Callable[..., Any] | When
 
 
@@ -138,8 +131,9 @@ def judge(
             for way in ways:
                 if isinstance(way, When) is seen and explains(way, first):
                     explained = [explains(way, i) for i in range(len(cases))]
-                    score = len(cases) + 1 if all(explained) else sum(explained[i] for i in wrong)
-                    if score > most:
+                    if all(explained):
+                        return diagnosis
+                    if (score := sum(explained[i] for i in wrong)) > most:
                         best, most = diagnosis, score
         return best
 

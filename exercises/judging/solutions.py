@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from exercises.judging.comparing import brief
-from exercises.judging.judge import Gives, When, judge
+from exercises.judging.judge import When, judge
 from exercises.judging.scripts import Outcome, present, scripted, show_script
 from exercises.judging.slips import Slip, defined_by, with_slip
 from exercises.judging.sources import cut, whole_source
@@ -53,7 +53,7 @@ class Solution:
     Args:
         name: of the exercise. seconds: how long the grader may run.
         mistakes: for each answer that it asks for, in that order, the known mistakes by their diagnoses. A mistake is a
-            slip in the solution, an answer of its own, a `When`, a `Gives`, or a tuple of these.
+            slip in the solution, an answer of its own, a `When`, or a tuple of these.
     """
 
     exercise: Exercise
@@ -84,7 +84,7 @@ class Solution:
             for asked, mistakes in self.mistakes.items()
             for diagnosis, ways in mistakes.items()
             for way in (ways if isinstance(ways, tuple) else (ways,))
-            if not isinstance(way, When | Gives)
+            if not isinstance(way, When)
         ]
 
     def judge(
@@ -117,8 +117,8 @@ class Solution:
             return play(*(answers[name] for name in names))
 
         def way(name: str, mistake: Any) -> Any:
-            if isinstance(mistake, When | Gives):
-                return mistake if isinstance(mistake, When) else mistake.function
+            if isinstance(mistake, When):
+                return mistake
             slip = tuple((mistake if isinstance(mistake, Mapping) else {name: mistake}).items())
             return lambda *args: compiled(slip)(*args)
 

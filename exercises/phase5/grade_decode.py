@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from exercises.judging.judge import Gives, Raised, When
-from exercises.judging.slips import changed
+from exercises.judging.judge import Raised, When
 from exercises.judging.solutions import Solution
 from exercises.phase5.launching import decode_arguments, launch_in_far_blocks, launch_interpreted
 
@@ -61,14 +60,14 @@ def make_case(
     return q, *caches, tables, torch.tensor(lens, dtype=torch.int32)
 
 
-def interpreted(kernel: Any) -> Callable[..., Tensor]:
+def interpreted(kernel: Any, by_kv_head: bool = False) -> Callable[..., Tensor]:
     """[requests, heads, dim]: what the kernel writes. NaN: it wrote nothing."""
 
     def play(*case: Tensor) -> Tensor:
         out = torch.full_like(case[0], math.nan)
-        grid, arguments, constants = decode_arguments(*case, out)
+        grid, arguments, constants = decode_arguments(*case, out, by_kv_head=by_kv_head)
         launch_interpreted(kernel, grid, *arguments, tried="this case", **constants)
-        return out.double()
+        return out
 
     return play
 
@@ -81,96 +80,84 @@ def far_away(kernel: Any) -> Callable[..., Tensor]:
         first = 2**31 // stride
         grid, arguments, constants = decode_arguments(q, k_cache, v_cache, tables + first, lens, out)
         launch_in_far_blocks(kernel, grid, first * stride, *arguments, tried="this case", **constants)
-        return out.double()
+        return out
 
     return play
 
 
-def _broken(got: Any, *_: Any) -> bool:
-    return isinstance(got, Raised) or not bool(got.isfinite().all()) or not bool(got.any())
+def shown(q: Tensor, k_cache: Tensor, v_cache: Tensor, tables: Tensor, lens: Tensor) -> str:
+    block_size, kv_heads, dim = k_cache.shape[1:]
+    heads = f"{q.shape[1]} query heads, {kv_heads} KV heads, head_dim {dim}"
+    return f"lengths {lens.tolist()}, blocks of {block_size}, {heads}"
 
 
-def walk(q: Tensor, k_cache: Tensor, v_cache: Tensor, tables: Tensor, lens: Tensor) -> Tensor:
-    """What a kernel is to write, from the flat memory. A mistake in the kernel is a slip in this one: interpreting takes long."""
-    heads, dim = q.shape[1:]
-    block_size, kv_heads = k_cache.shape[1:3]
-    block_stride, token_stride, head_stride = k_cache.stride()[:3]
-    keys_at, values_at = (
-        torch.as_strided(c, (c.untyped_storage().size() // 4,), (1,), 0) for c in (k_cache, v_cache)
-    )
-    entries = torch.as_strided(tables, (tables.untyped_storage().size() // 4,), (1,), 0).tolist()
-    out = torch.zeros_like(q, dtype=torch.float64)
-    places = torch.arange(block_size)
-    for r in range(len(lens)):
-        for h in range(heads):
-            n = int(lens[r])
-            first_entry, kv = r * tables.stride(0), h // (heads // kv_heads)
-            largest, total, acc = -math.inf, 0.0, torch.zeros(dim, dtype=torch.float64)
-            for logical in range(-(-n // block_size)):
-                physical = entries[first_entry + logical]
-                valid = logical * block_size + places < n
-                begins = k_cache.storage_offset() + physical * block_stride + kv * head_stride
-                at = (begins + places * token_stride)[:, None] + torch.arange(dim)
-                at = at.clamp(0, len(keys_at) - 1)
-                scores = (keys_at[at].double() @ q[r, h].double() * dim**-0.5).where(valid, -math.inf)
-                values = values_at[at].double().where(valid[:, None], 0.0)
-                new = max(largest, float(scores.max()))
-                shrink, weights = math.exp(largest - new), (scores - new).exp()
-                total = total * shrink + float(weights.sum())
-                acc = acc * shrink + weights @ values
-                largest = new
-            out[r, h] = acc / total if total else math.nan
-    return out
-
-
-PAGE, ROW, KV_HEAD = "physical * block_stride", "r * tables.stride(0)", "h // (heads // kv_heads)"
-ADDED, RESULT = "acc * shrink + weights @ values", "acc / total if total else math.nan"
-SOFTMAX_OF_BLOCK = {ADDED: "acc + weights @ values / weights.sum()"}
-NO_SCORE = {"where(valid, -math.inf)": "where(valid, 0.0)"}
-WALKS = {
-    "unmasked-tail": {"places < n": "places < math.inf"},
-    "masked-with-zero": (NO_SCORE, {**NO_SCORE, ".where(valid[:, None], 0.0)": ""}),
-    "acc-not-rescaled": {"acc * shrink": "acc"},
-    "total-not-rescaled": {"total * shrink": "total"},
-    "nothing-rescaled": {"acc * shrink": "acc", "total * shrink": "total"},
-    "page-id-as-token": {PAGE: "physical * token_stride"},
-    "block-stride-times-size": {PAGE: f"{PAGE} * block_size"},
-    "strides-mixed": {
-        "block_stride, token_stride, head_stride =": "block_stride, head_stride, token_stride ="
-    },
-    "strides-assumed": {PAGE: "physical * block_size * kv_heads * dim"},
-    "wrong-kv-head": ({KV_HEAD: "h % kv_heads"}, {KV_HEAD: "h"}, {KV_HEAD: "0"}),
-    "no-scale": {" * dim**-0.5": ""},
-    "scale-twice": {"dim**-0.5": "dim**-1.0"},
-    "largest-never-moves": {"largest = new": "pass"},
-    "keys-as-values": ({"values_at[at]": "keys_at[at]"}, {"keys_at[at]": "values_at[at]"}),
-    "row-by-own-blocks": {ROW: "r * -(-n // block_size)"},
-    "table-of-request-0": {ROW: "0"},
-    "length-of-request-0": {"int(lens[r])": "int(lens[0])"},
-    "logical-as-physical": {"entries[first_entry + logical]": "logical"},
-    "last-block-lost": {"range(-(-n // block_size))": "range(n // block_size)"},
-    "total-of-the-last-block": {"total * shrink + ": ""},
-    "not-divided": {RESULT: "acc"},
-    "softmax-of-each-block": (
-        {**SOFTMAX_OF_BLOCK, RESULT: "acc / -(-n // block_size)"},
-        {**SOFTMAX_OF_BLOCK, RESULT: "acc"},
-    ),
+BROKEN = When(lambda got, *_: isinstance(got, Raised) or not got.isfinite().all() or not got.any())
+PAGE, KV_HEAD, MAXIMUM = (
+    "physical * block_stride",
+    "(head // GROUP)",
+    "new = tl.maximum(largest, tl.max(scores, axis=0))",
+)
+NO_LOAD_MASK = {", mask=is_mine[:, None], other=0.0": ""}
+NO_SCORE_MASK = {'        scores = tl.where(is_mine, scores, float("-inf"))\n': ""}
+WEIGHED, ADDED = "tl.sum(weights[:, None] * values, axis=0)", "acc = acc * shrink + "
+SOFTMAX_OF_BLOCK = {
+    f"{ADDED}{WEIGHED}": f"acc += {WEIGHED} / tl.sum(weights, axis=0)",
+    MAXIMUM: "new = tl.max(scores, axis=0)",
 }
 EXERCISE = Solution(
     "p5e1_paged_decode",
     40.0,
     paged_decode={
-        "nan-everywhere": When(lambda got, *_: bool(got.isnan().all())),
-        "no-maximum": When(_broken),
-        "maximum-starts-at-zero": When(_broken),
-        "unused-places-read": When(_broken),
-        "place-in-32-bits": When(lambda got, *_: isinstance(got, Raised) and got.kind is OverflowError),
-        **{
-            diagnosis: tuple(
-                Gives(changed(walk, slip)) for slip in (slips if isinstance(slips, tuple) else (slips,))
-            )
-            for diagnosis, slips in WALKS.items()
+        "unmasked-tail": {**NO_LOAD_MASK, **NO_SCORE_MASK},
+        "masked-with-zero": (
+            {'scores, float("-inf"))': "scores, 0.0)"},
+            {'scores, float("-inf"))': "scores, 0.0)", **NO_LOAD_MASK},
+        ),
+        "acc-not-rescaled": {"acc * shrink": "acc"},
+        "total-not-rescaled": {"total * shrink": "total"},
+        "nothing-rescaled": {"acc * shrink": "acc", "total * shrink": "total"},
+        "page-id-as-token": {PAGE: "physical * token_stride"},
+        "block-stride-times-size": {PAGE: f"{PAGE} * BLOCK_SIZE"},
+        "strides-mixed": {
+            "places * token_stride": "places * head_stride",
+            f"{KV_HEAD} * head": f"{KV_HEAD} * token",
         },
+        "strides-assumed": {PAGE: "physical * BLOCK_SIZE * (tl.num_programs(1) // GROUP) * HEAD_DIM"},
+        "wrong-kv-head": (
+            {KV_HEAD: "(head % (tl.num_programs(1) // GROUP))"},
+            {KV_HEAD: "head"},
+            {KV_HEAD: "0"},
+        ),
+        "no-scale": {"axis=1) * scale": "axis=1)"},
+        "scale-twice": {"axis=1) * scale": "axis=1) * scale * scale"},
+        "largest-never-moves": {"        largest = new\n": ""},
+        "keys-as-values": ({"tl.load(v_cache": "tl.load(k_cache"}, {"tl.load(k_cache": "tl.load(v_cache"}),
+        "row-by-own-blocks": {"request * table_stride": "request * tl.cdiv(context_len, BLOCK_SIZE)"},
+        "table-of-request-0": {"block_tables + request * table_stride": "block_tables"},
+        "length-of-request-0": {"tl.load(context_lens + request)": "tl.load(context_lens)"},
+        "logical-as-physical": {PAGE: "logical * block_stride"},
+        "last-block-lost": {"tl.cdiv(context_len, BLOCK_SIZE)": "context_len // BLOCK_SIZE"},
+        "total-of-the-last-block": {"total * shrink + ": ""},
+        "not-divided": {"acc / total": "acc"},
+        "softmax-of-each-block": (
+            {**SOFTMAX_OF_BLOCK, "acc / total": "acc / tl.cdiv(context_len, BLOCK_SIZE)"},
+            {**SOFTMAX_OF_BLOCK, "acc / total": "acc"},
+        ),
+        "nan-everywhere": (
+            {"tl.exp(largest - new)": "tl.exp(new - largest)"},
+            When(lambda got, *_: bool(got.isnan().all())),
+        ),
+        "no-maximum": ({MAXIMUM: "new = 0.0", "tl.exp(largest - new)": "1.0"}, BROKEN),
+        "maximum-starts-at-zero": ({'largest = float("-inf")': "largest = 0.0"}, BROKEN),
+        "unused-places-read": (
+            {"tl.load(v_cache + where, mask=is_mine[:, None], other=0.0)": "tl.load(v_cache + where)"},
+            BROKEN,
+        ),
+        "place-in-32-bits": (
+            {".to(tl.int64)": ""},
+            {".to(tl.int64)": "", PAGE: f"({PAGE}).to(tl.int64)"},
+            When(lambda got, *_: isinstance(got, Raised) and got.kind is OverflowError),
+        ),
     },
 )
 LATE = ("no-maximum", "maximum-starts-at-zero", "unused-places-read", "place-in-32-bits")
@@ -178,35 +165,26 @@ LATE = ("no-maximum", "maximum-starts-at-zero", "unused-places-read", "place-in-
 
 @EXERCISE.grader
 def grade_decode(paged_decode: Any) -> str:
-    def judge(cases: list[Case], what: str, *only: str, play: Callable = interpreted) -> None:
-        def show(q: Tensor, k_cache: Tensor, v_cache: Tensor, tables: Tensor, lens: Tensor) -> str:
-            block_size, kv_heads, dim = k_cache.shape[1:]
-            heads = f"{q.shape[1]} query heads, {kv_heads} KV heads, head_dim {dim}"
-            return f"lengths {lens.tolist()}, blocks of {block_size}, {heads}{what}"
-
-        how = dict(play=play, show=show, only=only, tolerance=2e-3, keeps_input=False)
-        EXERCISE.judge("paged_decode", paged_decode, cases, reference=walk, **how)
+    def judge(case: Case, what: str, *only: str, play: Callable = interpreted) -> None:
+        how = dict(play=play, show=lambda *case: shown(*case) + what, tolerance=2e-3, keeps_input=False)
+        EXERCISE.judge("paged_decode", paged_decode, [case], only=only, **how)
 
     known = [diagnosis for diagnosis in EXERCISE.mistakes["paged_decode"] if diagnosis not in LATE]
-    cases = [
-        make_case(0, [11, 5, 8], 4, 4, 2, 8),
-        make_case(1, [3], 4, 1, 1, 4),
-        make_case(2, [17, 1], 16, 2, 2, 16),
-        make_case(3, [9, 6, 7], 2, 6, 2, 4),
-        make_case(4, [21, 40], 8, 4, 1, 32),
-        make_case(5, [10, 7], 4, 4, 2, 8, apart=True),
-    ]
-    for (
-        case
-    ) in cases:  # one by one, since interpreting takes long: the first that goes wrong names the mistake
-        judge([case], "", *known)
+    # One by one, since interpreting takes long: the first that goes wrong names the mistake.
+    judge(make_case(0, [6, 3], 4, 1, 1, 8), "", *known)
+    judge(make_case(0, [11, 5, 8], 4, 4, 2, 8), "", *known)
+    judge(make_case(1, [3], 4, 1, 1, 4), "", *known)
+    judge(make_case(2, [17, 1], 16, 2, 2, 16), "", *known)
+    judge(make_case(3, [9, 6, 7], 2, 6, 2, 4), "", *known)
+    judge(make_case(4, [21, 40], 8, 4, 1, 32), "", *known)
+    judge(make_case(5, [10, 7], 4, 4, 2, 8, apart=True), "", *known)
     unused = make_case(50, [11, 5], 4, 2, 1, 8, unused=math.nan)
-    judge([unused], "; NaN in every place that belongs to no request", "unused-places-read")
+    judge(unused, "; NaN in every place that belongs to no request", "unused-places-read")
     for sign, score, diagnosis in ((1, "above 1,000", LATE[0]), (-1, "below -1,000", LATE[1])):
-        judge([make_case(60, [9], 4, 2, 1, 8, sign=sign)], f"; every score is {score}", diagnosis)
+        judge(make_case(60, [9], 4, 2, 1, 8, sign=sign), f"; every score is {score}", diagnosis)
     far = make_case(70, [11, 5], 4, 2, 1, 8)
-    judge([far], "; the blocks lie beyond place 2^31", "place-in-32-bits", play=far_away)
+    judge(far, "; the blocks lie beyond place 2^31", "place-in-32-bits", play=far_away)
     return (
-        "Six batches: block sizes 2 to 16, groups of 1 to 4 heads, a cache with gaps; NaN in every place of others; scores "
+        "Seven batches: block sizes 2 to 16, groups of 1 to 4 heads, a cache with gaps; NaN in every place of others; scores "
         "over 1,000 and under -1,000; blocks that lie beyond 2^31."
     )

@@ -4,6 +4,7 @@ import contextlib
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -115,32 +116,31 @@ def _helpers_interpreted() -> Iterator[None]:
     with contextlib.suppress(ImportError):
         import triton.experimental.gluon  # noqa: F401 - the first launch imports it, and it wants them compiled
 
-    compiled = [
-        (module, name, helper)
-        for module in (tl, tl.standard)
-        for name, helper in vars(module).items()
-        if isinstance(helper, JITFunction)
-    ]
-    for module, name, helper in compiled:
-        setattr(module, name, InterpretedFunction(helper.fn))
-    try:
+    with contextlib.ExitStack() as stack:
+        for module in (tl, tl.standard):
+            for name, helper in list(vars(module).items()):
+                if isinstance(helper, JITFunction):
+                    stack.enter_context(patch.object(module, name, InterpretedFunction(helper.fn)))
         yield
-    finally:
-        for module, name, helper in compiled:
-            setattr(module, name, helper)
 
 
 def decode_arguments(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: Tensor, out: Tensor
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    out: Tensor,
+    by_kv_head: bool = False,
 ) -> tuple[tuple[int, ...], tuple[Any, ...], dict[str, int]]:
-    """(grid, arguments, constants) of the kernel of exercise 5.1 for these tensors.
+    """(grid, arguments, constants) of the kernel of exercise 5.1 for these tensors; `by_kv_head`: of 5.7.
 
     q, out: [requests, heads, head_dim]. k_cache, v_cache: [num_blocks, block_size, kv_heads, head_dim].
     """
     tensors = (q, k_cache, v_cache, block_tables, context_lens, out)
     arguments = (*tensors, q.shape[2] ** -0.5, block_tables.stride(0), *k_cache.stride()[:3])
     constants = dict(GROUP=q.shape[1] // k_cache.shape[2], BLOCK_SIZE=k_cache.shape[1], HEAD_DIM=q.shape[2])
-    return tuple(q.shape[:2]), arguments, constants
+    return (len(q), k_cache.shape[2] if by_kv_head else q.shape[1]), arguments, constants
 
 
 def decode_with(
