@@ -1,6 +1,7 @@
 """Your own engine: which parts are yours, a story, eight users at once, its decisions beside vLLM's, its throughput.
 
     lab mine                                  all of it
+    lab mine --scoreboard                     goodput of your scheduler and policy on a fixed trace, beside rivals
     lab mine --in-vllm ENV/bin/python         my_engine/policy.py decides in the real vLLM of that environment
 
 The engine lies in my_engine/. A right answer to an exercise goes there by itself; until then a part is the course's.
@@ -171,8 +172,12 @@ def show(a: argparse.Namespace) -> int:
         from exercises.capstone.in_vllm import compare_policies
 
         return compare_policies(console, a.in_vllm, a.policy or f"{folder() / 'policy.py'}:Policy")
-    draw_parts(console)
     module = load()
+    if a.scoreboard:
+        from exercises.capstone.scoreboard import show_scores
+
+        return show_scores(console, "my_engine")
+    draw_parts(console)
     tell_story(console, module, a.prompt)
     recording = outputs() / "my_engine.jsonl"
     serve_eight(console, module, recording)
@@ -191,6 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     parser.add_argument(
         "--in-vllm", metavar="PYTHON", type=Path, help="the Python of an environment with vLLM 0.32"
     )
+    parser.add_argument("--scoreboard", action="store_true", help="goodput on a fixed trace, beside rivals")
     parser.add_argument(
         "--policy", metavar="FILE:CLASS", help="another policy than my_engine/policy.py:Policy"
     )

@@ -28,3 +28,18 @@ class LongestPrefix(Fcfs):
 
     def order(self, waiting: list[Any]) -> list[Any]:
         return sorted(waiting, key=lambda r: -r.num_cached)
+
+
+class ShortestPrompt(Fcfs):
+    """The fewest tokens to compute first. A long request may wait for long."""
+
+    def order(self, waiting: list[Any]) -> list[Any]:
+        return sorted(waiting, key=lambda r: r.num_tokens - r.num_cached)
+
+
+RIVALS = {
+    "first come, first served": Fcfs,
+    "priority": Priority,
+    "longest cached prefix first": LongestPrefix,
+    "fewest tokens to compute first": ShortestPrompt,
+}

@@ -12,22 +12,23 @@ import argparse
 import gzip
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SCALE, BLOCK = 32, 16
+from exercises.capstone import policies
+from exercises.capstone.scoreboard import BLOCK, Line, Server, Step, in_course, serve, token
+
+SCALE = 32
 LIMITS = dict(max_num_seqs=16, max_num_batched_tokens=256, max_model_len=8192)
 POLICIES = ("Fcfs", "LongestPrefix")
-Step = list[tuple[int, int, int]]  # request, tokens computed before, tokens in this step
 
 
-def read_trace(path: Path, count: int, seconds_per_step: float) -> list[tuple[int, list[int], int]]:
-    """(step of arrival, prompt, tokens to write) of the first `count` requests."""
+def read_trace(path: Path, count: int, seconds_per_step: float) -> list[Line]:
+    """The first `count` requests. Their arrivals are steps."""
     with gzip.open(path, "rt") as file:
         rows = [json.loads(line) for line, _ in zip(file, range(count))]
     return [
-        (
+        Line(
             int((row["timestamp"] - rows[0]["timestamp"]) / 1000 / seconds_per_step),
             [100 + piece for piece in row["hash_ids"] for _ in range(BLOCK)][
                 : max(1, row["input_length"] // SCALE)
@@ -38,37 +39,8 @@ def read_trace(path: Path, count: int, seconds_per_step: float) -> list[tuple[in
     ]
 
 
-def in_course(num_blocks: int, policy: str) -> tuple[Callable, Callable]:
-    """How to add a request, and how to take a step; None when all are done."""
-    from phase2_attention_kvcache.model import SamplingParams
-    from phase3_paged_attention.paging import BlockManager
-    from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig
-    from phase4_scheduler.engine.policy import Fcfs
-
-    manager = BlockManager(num_blocks, BLOCK)
-
-    class LongestPrefix(Fcfs):
-        def head(self) -> Request:
-            return max(self, key=lambda r: len(manager.match_prefix(r.block_table, r.token_ids)))
-
-    order = LongestPrefix if policy == "LongestPrefix" else "fcfs"
-    scheduler = Scheduler(SchedulerConfig(policy=order, **LIMITS), manager)
-
-    def add(number: int, prompt: list[int], length: int) -> None:
-        scheduler.add(Request(str(number), prompt, SamplingParams(max_tokens=length, ignore_eos=True)))
-
-    def step() -> Step | None:
-        if not scheduler.has_requests:
-            return None
-        output = scheduler.schedule()
-        scheduler.update(output, [[token(s.request)] if s.samples else [] for s in output.scheduled])
-        return [(int(s.request.request_id), s.num_computed, s.num_tokens) for s in output.scheduled]
-
-    return add, step
-
-
-def in_vllm(num_blocks: int, policy: str, model: str) -> tuple[Callable, Callable]:
-    """The same with vLLM's scheduler and the policy of policies.py."""
+def in_vllm(num_blocks: int, policy: str, model: str) -> Server:
+    """vLLM's scheduler with a policy of policies.py."""
     os.environ["LAB_POLICY"] = f"{Path(__file__).with_name('policies.py')}:{policy}"
     import vllm.v1.core.sched.scheduler as its_module
     from vllm.v1.outputs import ModelRunnerOutput
@@ -86,14 +58,15 @@ def in_vllm(num_blocks: int, policy: str, model: str) -> tuple[Callable, Callabl
     )
     requests: dict[str, Any] = {}
 
-    def add(number: int, prompt: list[int], length: int) -> None:
-        request = Request(str(number), prompt, vllm_worker.greedy(length), None, block_hasher=hasher)
+    def add(number: int, line: Line) -> None:
+        params = vllm_worker.greedy(line.answer_tokens)
+        request = Request(str(number), line.prompt, params, None, block_hasher=hasher)
         requests[str(number)] = request
         scheduler.add_request(request)
 
-    def step() -> Step | None:
+    def step() -> Step:
         if not scheduler.has_requests():
-            return None
+            return []
         output = scheduler.schedule()
         computed, names = vllm_worker.computed_before(output), list(output.num_scheduled_tokens)
         found = [(int(name), computed[name], output.num_scheduled_tokens[name]) for name in names]
@@ -106,27 +79,12 @@ def in_vllm(num_blocks: int, policy: str, model: str) -> tuple[Callable, Callabl
     return add, step
 
 
-def token(request: Any) -> int:
-    """The token that a request "samples": another one in each request and place."""
-    return (int(request.request_id) * 7919 + request.num_tokens * 104729) % 5000 + 1_000_000
-
-
-def serve(trace: list[tuple[int, list[int], int]], add: Callable, step: Callable) -> tuple[float, list[int]]:
-    """Hit rate, and of each request the steps to its first token."""
-    hits, first_token, waiting, number = {}, {}, list(enumerate(trace)), 0
-    while True:
-        while waiting and waiting[0][1][0] <= number:
-            i, (_, prompt, length) = waiting.pop(0)
-            add(i, prompt, length)
-        if (scheduled := step()) is None and not waiting:
-            break
-        for i, computed, count in scheduled or ():
-            hits.setdefault(i, computed)
-            if computed + count >= len(trace[i][1]):
-                first_token.setdefault(i, number + 1 - trace[i][0])
-        number += 1
-    asked = sum(len(prompt) for _, prompt, _ in trace)
-    return sum(hits.values()) / asked, [first_token[i] for i in range(len(trace))]
+def hit_rate_and_ttft(trace: list[Line], server: Server) -> tuple[float, list[int]]:
+    """Hit rate, and of each request the steps to its first token: here a step is the unit of time."""
+    served = serve(trace, *server, seconds=lambda step: 1)
+    asked = sum(len(line.prompt) for line in trace)
+    ttft = [int(times[0] - line.arrival) for line, (times, _) in zip(trace, served, strict=True)]
+    return sum(cached for _, cached in served) / asked, ttft
 
 
 def main() -> None:
@@ -144,8 +102,9 @@ def main() -> None:
     trace = read_trace(a.trace, a.requests, a.seconds_per_step)
     waits = []
     for policy in POLICIES:
-        parts = in_vllm(a.blocks, policy, a.vllm) if a.vllm else in_course(a.blocks, policy)
-        rate, ttft = serve(trace, *parts)
+        own = getattr(policies, policy)()
+        server = in_vllm(a.blocks, policy, a.vllm) if a.vllm else in_course(a.blocks, own, LIMITS)
+        rate, ttft = hit_rate_and_ttft(trace, server)
         waits.append(ttft)
         p50, p99 = (sorted(ttft)[int(share * len(ttft))] for share in (0.5, 0.99))
         print(f"{policy}: hit rate {rate:.1%}; TTFT in steps: p50 {p50}, p99 {p99}, longest {max(ttft)}")

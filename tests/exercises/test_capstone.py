@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from exercises import grading
-from exercises.capstone import decisions, prefix_order, your_engine
+from exercises.capstone import decisions, policies, prefix_order, scoreboard, your_engine
 from exercises.capstone.parts import COMPLETE, PARTS, complete, folder, make_folder, parts, put
 from exercises.capstone.recorder import Recorder
 from exercises.grading import NotYet, Verdict, check
@@ -237,7 +237,18 @@ def test_longest_prefix_first_finds_more_and_lets_some_wait(tmp_path):
         file.writelines(json.dumps(row) + "\n" for row in rows)
     requests = prefix_order.read_trace(trace, 12, 1.0)
     found = {}
-    for policy in prefix_order.POLICIES:
-        found[policy] = prefix_order.serve(requests, *prefix_order.in_course(13, policy))
+    for policy in (policies.Fcfs, policies.LongestPrefix):
+        server = scoreboard.in_course(13, policy(), prefix_order.LIMITS)
+        found[policy] = prefix_order.hit_rate_and_ttft(requests, server)
     (few, fcfs), (many, longest) = found.values()
     assert many > few and max(longest) <= max(fcfs) and any(b > a for a, b in zip(fcfs, longest, strict=True))
+
+
+def test_the_scoreboard_serves_all_alike_and_an_order_of_ones_own_moves_its_row(my_engine):
+    """The learner's scheduler and its policy are first come, first served at the beginning, as the course's first row."""
+    make_folder()
+    my_engine("engine")
+    fcfs, *rivals, policy, scheduler = scoreboard.scores("my_engine")
+    assert fcfs[1:] == policy[1:] == scheduler[1:]
+    assert len({tuple(row[1:]) for row in (fcfs, *rivals)}) == 1 + len(rivals)
+    assert max(row[1] for row in rivals) > fcfs[1] > 0
