@@ -10,6 +10,7 @@ from exercises.judging.sources import all_sources, title_of
 from labkit.catalog import CORE_EXERCISES, LEVELS, SCRIPTS, chapters_of, text_of_phase
 from labkit.paths import ROOT
 from phase1_tokens_embeddings.weights import CARDS, SHAPES
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED
 from phase5_real_gpu.measuring.memory_step import step_bytes
 
 READMES = [
@@ -151,9 +152,31 @@ def test_the_syllabus_has_every_exercise_once():
     rows = [line.split("|")[4:6] for line in text.splitlines() if re.match(r"\| \d \| \d+ \|", line)]
     lessons = re.sub(r"\(.*?\)", "", " ".join(" ".join(row) for row in rows))
     assert re.findall(r"others of phase (\d)", lessons) == list("12345")
-    named = re.findall(r"\b(?:lab )?\d(?:\.\d+|b)?\b", re.sub(r"others of phase \d", "", lessons))
+    named = re.findall(r"\b(?:lab )?\d(?:\.\d+[a-c]?|b)?\b", re.sub(r"others of phase \d", "", lessons))
     core = " ".join(core for core, _ in rows)
     assert set(re.findall(r"\b\d\.\d+", core)) == CORE_EXERCISES
     titles = [title_of(source).partition(":")[0] for source in all_sources()]
     wanted = [t.replace("Debugging ", "") if "lab" in t else t.split()[0] for t in titles]
     assert len(set(named)) == len(named) and set(named) <= set(wanted)
+
+
+def test_the_program_of_the_profiling_page_ends_at_its_guard_and_would_go_on():
+    """Where there is a card it profiles; here the rest is interpreted, on a small batch and without Proton's session."""
+    text = (ROOT / "docs" / "PROFILING.md").read_text(encoding="utf-8")
+    program = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    assert words_of(text) <= 500
+    if not INTERPRETED:
+        pytest.skip("the program profiles, or there is no Triton")
+    with pytest.raises(SystemExit, match="no GPU here"):
+        exec(program, {})
+    for there, here in {
+        "not torch.cuda.is_available()": "False",
+        "FULL_BATCH": "SMALL",
+        "torch.bfloat16": "torch.float32",
+        '"cuda"': '"cpu"',
+        'proton.start("decode")': "pass",
+        "range(20)": "range(1)",
+    }.items():
+        assert there in program
+        program = program.replace(there, here)
+    exec(program, {})
