@@ -51,7 +51,7 @@ def the_one(word: str, names: Collection[str], what: str, otherwise: str) -> str
     Raises:
         LabError: there is none, or several.
     """
-    number = re.sub(r"^(\d)\.(\d+)$", r"p\1e\2", word)
+    number = re.sub(r"^(\d)\.(\d+[a-z]?)$", r"p\1e\2", word)
     found = [word] * (word in names) or [name for name in names if name.startswith(f"{number}_")]
     found = found or [name for name in names if word and name.startswith(number)]
     if len(found) > 1:

@@ -2,19 +2,16 @@
 # # Debugging lab 5: stray tokens
 #
 # **The symptom.** On a GPU, a server's answers are a little worse than they should be. No error, no crash; a test of arithmetic problems gets
-# a few points less. With CUDA graphs switched off (`enforce_eager`) all is well. While many users come and stay, all is well,
-# too. It happens when some have left, and a new user has come.
-#
-# This is a real bug. SGLang had it for models with a sliding window (https://github.com/sgl-project/sglang/pull/24743). There
-# too it was accuracy that suffered, and nothing else.
+# a few points less. With CUDA graphs switched off (`enforce_eager`) all is well, and so it is while many users come and stay. It happens when some
+# users have left and a new one has come. SGLang had this bug for models with a sliding window (https://github.com/sgl-project/sglang/pull/24743).
 #
 # **What you need to know.** A **CUDA graph** is a recording of a whole step, started with one call. A recording knows addresses. It repeats
 # the same work, for the same number of rows, on whatever lies at those addresses. So, before each replay, the step's numbers
 # are *copied* to where they were when it was recorded. If there are fewer users than rows, the rest of the rows is **padding**. Nothing reads what
 # padding computes.
 #
-# A small copy is in `exercises/phase5/small_graph.py`. Read it first, it has a hundred lines. Its recording has four rows. For each row it stores a token
-# in a slot, as `write_kv` does with keys and values. In place of keys and values the memory holds the tokens themselves.
+# A small copy is in `exercises/phase5/small_graph.py`. Read it first: it has eighty lines. Its recording has four rows. For each row it stores a token
+# in a slot, as `write_kv` does with keys and values. The memory holds the tokens themselves in place of keys and values.
 #
 # **Your task.** The answer cell holds `fill` with the bug in it. Repair it, and say which of these sentences is the cause:
 #

@@ -1,17 +1,15 @@
 # %% [markdown]
 # # Debugging lab 5b: somebody else's words
 #
-# **The symptom.** Prefill and decode run apart. Most answers are right. Now and then an answer goes on about something that its user never
+# **The symptom.** Prefill and decode run apart. Most answers are right. Now and then an answer continues with something that its user never
 # asked. It happens only under load, and only when some users have closed their browser. With one engine for everything it never happens.
-#
-# This is a real bug. vLLM's scheduler had it until January 2026 (https://github.com/vllm-project/vllm/pull/32255). It showed with connectors that load
-# asynchronously: between the steps, while others decode.
+# vLLM's scheduler had this bug until January 2026 (https://github.com/vllm-project/vllm/pull/32255), with connectors that load asynchronously.
 #
 # **What you need to know.** A request whose prompt was computed elsewhere gets blocks, and a transfer into them begins. The transfer is not in
 # the engine's hands: a network card, or a thread, writes into those addresses, and it cannot be called back. Some steps later it is over, and the
 # engine is told so. Until then the request waits.
 #
-# A small copy is in `exercises/phase5/small_loader.py`. Read it first, it has sixty lines. A block holds one word.
+# A small copy is in `exercises/phase5/small_loader.py`. Read it first: it has sixty lines. A block holds one word.
 #
 # **Your task.** The answer cell holds `abort` and `loaded` with the bug in them. Repair them, and say which of these sentences is the cause:
 #
@@ -21,7 +19,7 @@
 # 4. A user's blocks are given to others while a transfer still writes into them.
 # 5. bob reads before his own transfer has arrived.
 #
-# No block may be lost, either: when everybody has gone and all transfers are over, all blocks are free. The next cells show the symptom: run
+# No block may be lost, either: when all users have gone and all transfers are over, all blocks are free. The next cells show the symptom: run
 # all of them.
 # %%
 from exercises.grading import check, hint

@@ -1,68 +1,32 @@
 # %% [markdown]
 # # 5.1 A kernel of your own: paged decode
 #
-# A **kernel** describes one small piece of work. The GPU starts it many times over, as a **grid** of **programs**, and each program
-# asks for its number to find its own piece. Here the grid has a program for each request and each query head. A program takes one
-# query, walks along one block table, and writes one output: exercise 3.6, in the words of Triton.
+# Attention over blocks, as in exercise 3.6, in the words of Triton: the gathered blocks of 5.0c and the online softmax of 5.0b in one kernel. The
+# grid has a program for each request and each query head. A program takes one query, walks along one block table, and writes one output.
 #
-# Without a GPU, Triton *interprets* the kernel, line by line on the CPU. With one it is compiled. The text of the kernel is the same.
+# Without a GPU, Triton *interprets* the kernel, line by line on the CPU. With one it is compiled. The text of the kernel is the same. The interpreter
+# is just Python and lets much pass that the compiler would not, so stay with these words:
 #
 # | in Triton | means |
 # |---|---|
-# | `tl.program_id(0)`, `tl.num_programs(0)` | my number along axis 0 of the grid, and how many there are |
-# | `tl.arange(0, 8)` | 0, 1, ..., 7; the length is a power of two |
-# | `tl.load(p + offsets, mask=m, other=0.0)` | read what lies `offsets` numbers behind `p`; where the mask is False nothing is read, and `other` is put there |
-# | `tl.store(p + offsets, x, mask=m)` | write |
-# | `x[:, None]`, `x[None, :]` | a column, a row, as in numpy: a column + a row make a table, and a column may be the mask of a table |
+# | `tl.program_id(0)`, `tl.num_programs(0)` | the program's number along axis 0 of the grid, and how many there are |
+# | `tl.arange(0, 8)`, `tl.zeros([8], tl.float32)` | 0, 1, ..., 7; eight zeros: the length is a power of two |
+# | `tl.load(p + places, mask=m, other=0.0)`, `tl.store(p + places, x, mask=m)` | read and write `places` numbers behind the address `p` |
+# | `x[:, None]`, `x[None, :]` | a column, a row: a column may be the mask of a table |
 # | `tl.sum(x, axis=1)`, `tl.max(x, axis=0)` | along an axis |
-# | `tl.maximum(a, b)`, `tl.exp(x)`, `tl.where(m, a, b)` | number by number |
-# | `tl.cdiv(a, b)` | a / b, rounded up |
-# | `tl.zeros([8], tl.float32)`, `float("-inf")` | eight zeros; -infinity |
-# | `x.to(tl.float32)`, `x.to(tl.int64)` | the same numbers, as 32-bit floats; as 64-bit integers |
+# | `tl.maximum(a, b)`, `tl.exp(x)`, `tl.where(m, a, b)`, `float("-inf")` | number by number; -infinity |
+# | `tl.cdiv(a, b)`, `x.to(tl.float32)`, `x.to(tl.int64)` | a / b, rounded up; other number formats |
 #
-# An argument with `tl.constexpr` is known when the kernel is compiled. A tensor arrives as an **address**, the place of its first
-# number; it has no shape any more. So a kernel computes with places.
-#
-# A small kernel to see how it goes. Each program adds up one row; the rows have different lengths, and it reads four numbers at a time:
-# %%
-import torch
-
-from exercises.grading import check, hint
-from exercises.phase5.launching import DEVICE
-from phase5_real_gpu.kernels.triton_setup import require_triton, tl, triton
-
-require_triton()  # it exists for Linux only
-
-
-@triton.jit
-def add_up(numbers, lengths, out, row_stride, TILE: tl.constexpr):
-    row = tl.program_id(0)
-    length = tl.load(lengths + row)
-    places = tl.arange(0, TILE)
-    total = 0.0
-    for start in range(0, length, TILE):
-        is_mine = start + places < length
-        tile = tl.load(numbers + row * row_stride + start + places, mask=is_mine, other=0.0)
-        total += tl.sum(tile, axis=0)
-    tl.store(out + row, total)
-
-
-numbers = torch.tensor([[1.0, 2, 3, 4, 5, 99], [10, 20, 99, 99, 99, 99]], device=DEVICE)
-sums = torch.zeros(2, device=DEVICE)
-add_up[(2,)](numbers, torch.tensor([5, 2], device=DEVICE), sums, numbers.stride(0), TILE=4)
-print(sums)
-# %% [markdown]
-# **Where a key lies.** `k_cache` is [num_blocks, BLOCK_SIZE, kv_heads, HEAD_DIM]. A **stride** says how far it is to the next block,
-# the next token, the next head. The key of KV head `h`, of token `t` in physical block `b`, begins at
+# **Where a key lies.** `k_cache` is [num_blocks, BLOCK_SIZE, kv_heads, HEAD_DIM]. The key of KV head `h`, of token `t` in physical block `b`, begins at
 #
 #     b * block_stride  +  t * token_stride  +  h * head_stride          and has HEAD_DIM numbers
 #
 # By hand: blocks of 2 tokens, 2 KV heads, head_dim 4, everything close together. Then head_stride is 4, token_stride 8,
 # block_stride 16. Token 1 of block 3, KV head 1: 48 + 8 + 4 = 60. Its key is the numbers 60 to 63.
 #
-# **Who shares.** GROUP query heads in a row share a KV head: with GROUP = 2, query heads 0 and 1 use KV head 0, and 2 and 3 use KV head 1.
+# **Shared keys.** GROUP query heads in a row share a KV head: with GROUP = 2, query heads 0 and 1 use KV head 0, and 2 and 3 use KV head 1.
 #
-# **The walk** is that of 3.6, a block at a time: `scores` is BLOCK_SIZE numbers, and then
+# **The online softmax**, a block at a time: `scores` is BLOCK_SIZE numbers, and
 #
 #     new    = the larger of `largest` and the largest of the scores         (begin with -infinity)
 #     shrink = exp(largest - new)              what was summed before is measured against the new maximum
@@ -70,16 +34,17 @@ print(sums)
 #     acc    = acc * shrink + sum of exp(scores - new) * values
 #     at the end: acc / total
 #
-# The last block is only partly the request's. A place that is not must weigh nothing: exp(-infinity) is 0. And it must not be
+# The last block belongs to the request only in part. A place behind its end must weigh nothing: exp(-infinity) is 0. And it must not be
 # *read*: what lies there may be NaN, and 0 x NaN is NaN.
 #
 # Write what is missing: it leaves HEAD_DIM numbers in `result`. Every request has at least one token. `block_tables` and
-# `context_lens` are integers. Some requests have shorter tables than others; what stands behind their blocks is rubbish.
-#
-# Block numbers have 32 bits. Make them 64-bit before you multiply: in a large cache `b * block_stride` goes beyond 2^31, and then
-# it wraps round silently, to a wrong place. (The last test has blocks as far out as that.)
-#
-# Stay with the words in the table above: the interpreter is just Python and lets much pass that the compiler would not.
+# `context_lens` are integers. What stands in a table behind a request's blocks is rubbish. Make a block's number 64-bit before you multiply: in a
+# large cache `b * block_stride` goes beyond 2^31, and then it wraps round silently. (The last test has blocks as far out as that.)
+# %%
+from exercises.grading import check, hint
+from phase5_real_gpu.kernels.triton_setup import require_triton, tl, triton
+
+require_triton()  # it exists for Linux only
 
 
 # %% tags=["answer"]

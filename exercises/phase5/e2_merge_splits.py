@@ -1,28 +1,27 @@
 # %% [markdown]
 # # 5.2 Merging the splits of a context
 #
-# One user with a long text gives a GPU too little to do: a program for each KV head, and more than a hundred multiprocessors look on. So the
-# context is cut into **parts**, and each part gets a program of its own (**split KV**). None of them sees the whole. Each
-# does attention over its own tokens as if there were no others, and leaves two things:
+# One user with a long text gives a GPU too little to do: a program for each KV head, and more than a hundred idle multiprocessors. So the context is
+# cut into **parts**, and each part gets a program of its own (**split KV**). A program computes the attention over its own tokens and leaves two
+# results:
 #
 #     out       the attention within the part: head_dim numbers, already divided by the part's sum of weights
 #     log_sum   log( sum over the part's tokens of exp(score) ), one number: how much this part weighs
 #
-# Why the logarithm? Scores may be 1,000, and exp(1000) is more than any number a machine knows. Its logarithm is just 1000.
+# A score may be 1,000, and exp(1000) is larger than any number that a machine can store. Its logarithm is just 1000.
 #
 # Whole attention is the sum over all tokens of exp(score) x value, divided by the sum of all exp(score). A part's sum of weights is
-# exp(log_sum), and `out` x exp(log_sum) is what it has to give.
+# exp(log_sum), and its share of the first sum is `out` x exp(log_sum).
 #
 # By hand, with head_dim 1: two parts, `out` 10 and 40, `log_sum` log 6 and log 2. Their weights are 6 and 2:
 #
 #     out      = (6 x 10 + 2 x 40) / (6 + 2) = 17.5
 #     log_sum  = log(6 + 2) = 2.079
 #
-# Write `merge`. It gives both, so that merged parts can be merged again. Three things to think of:
+# Write `merge`. It returns both, so that merged parts can be merged again. Three traps:
 #
-# - `log_sum` may be 1,000 for all parts, or -1,000. What matters is only how they differ.
-# - Requests are cut alike, so a short one has **empty parts**. An empty part's `out` was never written; what lies there may be NaN. Its
-#   `log_sum` is -infinity, as it should be: log 0.
+# - `log_sum` may be 1,000 for all parts, or -1,000. Only their differences matter.
+# - A short request has **empty parts**. The `out` of an empty part was never written and may be NaN. Its `log_sum` is -infinity (log 0).
 # - All parts may be empty (a row of padding). Then `out` is zeros and `log_sum` is -infinity.
 #
 # In the course this is `merge_kernel` in `phase5_real_gpu/kernels/decode_kernel.py` (with powers of two instead of e).

@@ -1,10 +1,9 @@
 # %% [markdown]
 # # 5.5 A block of Llama on two devices
 #
-# A model that is too large for one card is cut. With **tensor parallelism** each card (each **rank**) holds a part of every matrix. All
-# ranks compute from the same vectors `x`, and when they have come as far as they can alone, they add up what each has found: an
-# **all-reduce**. It is the only way in which they hear of each other, and it costs time. So the art is to cut a block so that two
-# all-reduces suffice.
+# A model that is too large for one card is cut. With **tensor parallelism** each card (each **rank**) holds a part of every matrix. All ranks compute
+# from the same vectors `x`, and add up what each has found: an **all-reduce**. It is their only communication, and it costs time. A block can be cut so
+# that two all-reduces suffice.
 #
 # The block, as one device computes it (`@` with a matrix [out, in] turned: `x @ w.T`):
 #
@@ -14,7 +13,7 @@
 #     h = rms_norm(x, mlp_norm)
 #     x = x + (silu(h @ gate.T) * (h @ up.T)) @ down.T + down_bias
 #
-# (Most Llamas have no biases. This one has two, for they are where it goes wrong.)
+# (Most Llamas have no biases. This one has two, since they are a common mistake.)
 #
 # By hand, with d = 1, an MLP of two inner numbers, and the activation left out: `h` = 3, `up` = [2, 5], `down` = [10, 1], bias 4. One device:
 # 10 x 6 + 1 x 15 + 4 = 79. Two ranks: rank 0 has up 2 and down 10, so it finds 60; rank 1 finds 15. The sum is 75, and the bias makes it
@@ -22,15 +21,14 @@
 #
 # Write two functions:
 #
-# - `cut` gives a rank its part of a block. Matrices are to be shared out, not copied: each rank holds 1/ranks of the numbers of each matrix.
-#   Norms and biases are small, so everybody may hold them whole.
+# - `cut` gives a rank its part of a block: 1/ranks of the numbers of each matrix. Norms and biases are small, so every rank may hold them whole.
 # - `run` computes the block on one rank, with its part. All ranks must come to the same result.
 #
-# What to think of:
+# Three questions:
 #
 # - **Heads.** The rows of `q` are heads of `head_dim` numbers, one below the other; so are those of `k` and `v`. With 4 query heads and 2 KV
-#   heads, query heads 0 and 1 look at KV head 0, and 2 and 3 at KV head 1: they are a **group**. `attend` knows only the heads that it is given.
-# - **Rows or columns?** What a rank computes in between must be just what it needs itself for the next matrix.
+#   heads, query heads 0 and 1 share KV head 0, and 2 and 3 share KV head 1: they are a **group**. `attend` knows only the heads that it is given.
+# - **Rows or columns?** What a rank computes in between must be exactly what it needs for the next matrix.
 # - **What is added up?** Each rank has `x` whole, before and after.
 # %%
 from collections.abc import Callable
@@ -79,11 +77,5 @@ def run(x: Tensor, mine: dict[str, Tensor], head_dim: int, attend: Callable, all
 # %% tags=["check"]
 check("p5e5_split_block", cut, run)
 # %% [markdown]
-# ## Into a model
-#
-# A small Llama writes 16 tokens. Each of its blocks is computed by two ranks, with your functions. There is no cache here: each new token
-# computes the whole text anew. (In the course this is `phase5_real_gpu/parallel/sharded_model.py`, with processes in the place of threads.)
-# %% tags=["engine"]
-from exercises.phase5.ranks import split_in_a_model
-
-split_in_a_model(cut, run)
+# In the course this is `phase5_real_gpu/parallel/sharded_model.py`, with processes in the place of threads: `python phase5_real_gpu/tensor_parallel.py`
+# cuts a whole model in this way, and its tokens are those of one device.

@@ -1,22 +1,20 @@
 # %% [markdown]
 # # 5.6 Reading blocks from a side that may die
 #
-# One engine computes prompts, another one writes the answers. Between them go blocks of keys and values. The engine that computed a prompt
-# (the **prefill side**) keeps its blocks under a **lease**: a promise to keep them until a certain moment. Then it frees them, whatever may
-# still want them, and other requests write into them. The engine that writes the answer (the **decode side**) reads them into blocks of its own.
-#
-# Three things can go wrong in the middle:
+# One engine computes prompts, another one writes the answers, and blocks of keys and values go from the first to the second. The engine that computed a
+# prompt (the **prefill side**) keeps its blocks under a **lease**, until a certain moment. Then it frees them, and other requests write into them. The
+# engine that writes the answer (the **decode side**) reads them into blocks of its own. Three things can happen in the middle:
 #
 # - The prefill side dies. Every `read` and `done` from then on raises `ConnectionError`. What was read before is good.
-# - The lease ends. Nothing is raised. You read what is there, and it may be another request's. So look at the clock *after* reading: a block
-#   is good if its reading was over before `lease_until`.
-# - Some blocks are in the own cache already, from an earlier request. They are the first ones, and they should not be read again.
+# - The lease ends. Nothing is raised, and what is read then may belong to another request. So look at the clock *after* reading: a block is good if
+#   its reading was over before `lease_until`.
+# - The first blocks are in the own cache already, from an earlier request. They should not be read again.
 #
-# Whatever goes wrong, no request is lost. The good blocks at the beginning are used, and the rest of the prompt is computed here.
+# No request is lost: the good blocks at the beginning are used, and the rest of the prompt is computed here.
 #
-# Write two functions. `load_blocks` reads what is missing and says how many blocks from the beginning are good. It calls `done()` when it has read
-# what it wants, so that the other side need not wait for the end of the lease. `num_computed` says with how many computed tokens the request starts. A
-# block holds `block_size` tokens, the last one perhaps fewer. And even if everything came, the last token must be computed here: the next
+# Write two functions. `load_blocks` reads what is missing and returns how many blocks from the beginning are good. It calls `done()` when it has read
+# all that it wants, so that the other side need not wait for the end of the lease. `num_computed` returns the number of computed tokens with which the
+# request starts. A block holds `block_size` tokens, the last one perhaps fewer. Even if all blocks came, the last token must be computed here: the next
 # token is sampled from what the model says of it.
 #
 # By hand: `pairs = [(7, 1), (8, 2), (3, 4)]`: their block 7 goes into the own block 1, and so on. `num_cached` is 1, so block 7 is not read. The lease

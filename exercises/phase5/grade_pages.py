@@ -1,132 +1,76 @@
-"""Grader of exercise 5.3: which pages a tile needs, and asking for them one round ahead."""
+"""Grader of exercise 5.3: which pages a tile needs, and loading their ids one round ahead, interpreted."""
 
-import random
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+import torch
 
-from exercises.grading import NotYet, show
 from exercises.judging.judge import When
 from exercises.judging.solutions import Solution
-from exercises.phase5.tile_machine import LATE, TileMachine
+from exercises.phase5.grade_bridges import launch, matrix, memory_of
 
-Places = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-SIZES = [  # start, tile, context_len, block_size
-    *((0, 6, 15, 4), (12, 6, 15, 4), (6, 6, 15, 4), (0, 4, 3, 16)),
-    *((16, 16, 40, 16), (48, 16, 60, 64), (8, 8, 13, 2), (5, 5, 9, 3)),
-]
-WALKS = [(15, 4, 6), (15, 4, 4), (64, 16, 16), (50, 4, 16), (37, 16, 4), (3, 16, 8), (33, 8, 32)]
-
-PAGE, VALID = "tokens // block_size", "tokens < context_len"
-FIRST_LOAD, NEXT_LOAD = (
-    "    pages = load(logical, valid)\n",
-    "next_pages = load(next_logical, next_valid)",
-)
-FETCH, MOVED_ON = "fetch(pages, offsets, valid)", "pages, offsets, valid = next_pages"
-# Each round loads its own pages, and fetches at once.
-JUST_IN_TIME = {
-    FIRST_LOAD: "",
-    NEXT_LOAD: "pages = load(logical, valid)",
-    MOVED_ON: "logical, offsets, valid = next_logical",
-}
+FIRST = "    pages = tl.load(block_table + lanes // BLOCK_SIZE, mask=lanes < length, other=0)\n"
+NEXT = "next_pages = tl.load(block_table + coming // BLOCK_SIZE, mask=coming < length, other=0)"
+OWN = "pages = tl.load(block_table + tokens // BLOCK_SIZE, mask=tokens < length, other=0)"
+ENTRY, COMING = "lanes // BLOCK_SIZE", "coming // BLOCK_SIZE"
+PLACE, EXISTS, PAGE = "tokens % BLOCK_SIZE", "tokens < length", "pages.to(tl.int64) *"
+STORE = "        tl.store(out + heads * length + tokens[None, :], scores, mask=(tokens < length)[None, :])\n"
+SECOND = "(lanes + TILE) // BLOCK_SIZE, mask=lanes + TILE < length"
+JUST_IN_TIME = {FIRST: "", NEXT: OWN, "        pages = next_pages\n": ""}
 EXERCISE = Solution(
     "p5e3_page_ids",
-    tile_places={
-        "tile-as-page": {PAGE: "np.full(tile, start // tile)"},
-        "one-page-for-the-tile": {PAGE: "np.full(tile, start // block_size)"},
-        "start-forgotten": {PAGE: "np.arange(tile) // block_size"},
-        "offset-in-the-tile": {"tokens % block_size": "np.arange(tile)"},
-        "offset-not-modulo": {"tokens % block_size": "tokens"},
-        "one-lane-too-many": {VALID: "tokens <= context_len"},
-        "whole-last-page": {VALID: "tokens // block_size <= (context_len - 1) // block_size"},
-        "valid-counts-lanes": {VALID: "np.arange(tile) < context_len"},
-        "all-valid": {VALID: "np.ones(tile, dtype=bool)"},
-    },
-    walk={
-        "just-in-time": (JUST_IN_TIME, When(lambda got, want, *_: got["waits"] != want["waits"])),
-        "loaded-twice": (  # loads the next tile's pages, forgets them, and loads them again
-            {
-                **JUST_IN_TIME,
-                NEXT_LOAD: "pages = load(logical, valid)\n        load(next_logical, next_valid)",
-            },
-            When(lambda got, want, *_: got["loads"] != want["loads"]),
+    20.0,
+    tile_scores={
+        "tile-as-page": {ENTRY: "lanes // TILE", COMING: "coming // TILE"},
+        "one-page-for-the-tile": {ENTRY: "(lanes * 0)", COMING: "((first + TILE) // BLOCK_SIZE + lanes * 0)"},
+        "start-forgotten": {COMING: ENTRY},
+        "offset-in-the-tile": {PLACE: "lanes"},
+        "offset-not-modulo": {PLACE: "tokens"},
+        "one-lane-too-many": {EXISTS: "tokens <= length"},
+        "whole-last-page": {EXISTS: "tokens // BLOCK_SIZE <= (length - 1) // BLOCK_SIZE"},
+        "valid-counts-lanes": {EXISTS: "lanes < length"},
+        "all-valid": {EXISTS: "tokens >= 0"},
+        "reads-beyond-the-table": (
+            {"coming < length": "tokens < length"},
+            When(lambda got, *_: got["entries read"] > got["own entries read"]),
         ),
-        "pages-of-the-next-tile": {FETCH: "fetch(next_pages, offsets, valid)"},
-        "pages-of-the-tile-before": {FIRST_LOAD: "    pages = np.zeros(tile, dtype=int)\n"},
-        "reads-beyond-the-table": {NEXT_LOAD: "next_pages = load(next_logical, valid)"},
-        "nothing-fetched": {FETCH: "pass"},
-        "last-tile-lost": {"range(0, context_len, tile)": "range(0, context_len // tile * tile, tile)"},
-        "offsets-of-the-next-tile": {FETCH: "fetch(pages, next_offsets, valid)"},
-        "logical-as-physical": {
-            FETCH: "fetch(logical, offsets, valid)",
-            ", valid = next_pages": ", valid, logical = next_pages",
-            "next_valid\n": "next_valid, next_logical\n",
-        },
-        "first-tile-lost": When(lambda got, want, *_: got["fetched"] == want["fetched"][1:]),
-        "all-up-front": When(lambda got, want, *_: got["ahead"] != want["ahead"]),
+        "nothing-stored": {STORE: ""},
+        "just-in-time": (JUST_IN_TIME, When(lambda got, want, *_: got["tiles held"] < want["tiles held"])),
+        "loaded-twice": (
+            {**JUST_IN_TIME, NEXT: f"{NEXT}\n        {OWN}"},
+            When(lambda got, want, *_: got["loads of page ids"] > want["loads of page ids"]),
+        ),
+        "all-up-front": When(lambda got, want, *_: got["tiles held"] > want["tiles held"]),
+        "pages-of-the-next-tile": {PAGE: f"next_{PAGE}"},
+        "pages-of-the-tile-before": {FIRST: "    pages = lanes * 0\n"},
+        "logical-as-physical": {PAGE: "(tokens // BLOCK_SIZE).to(tl.int64) *"},
+        "last-tile-lost": {"range(0, length, TILE)": "range(0, length // TILE * TILE, TILE)"},
+        "first-tile-lost": {"range(0,": "range(TILE,", f"{ENTRY}, mask=lanes < length": SECOND},
+        "offsets-of-the-next-tile": {PLACE: "coming % BLOCK_SIZE"},
     },
 )
 
 
-def lanes(tile_places: Callable[..., Places]) -> Callable[..., dict[str, list[int]]]:
-    """The three arrays. A lane without a token may hold anything: it is never read."""
-
-    def play(start: int, tile: int, context_len: int, block_size: int) -> dict[str, list[int]]:
-        got = tile_places(start, tile, context_len, block_size)
-        if got is None or not isinstance(got, (tuple, list)) or len(got) != 3:
-            return got
-        logical, offsets, valid = map(np.asarray, got)
-        here = start + np.arange(tile) < context_len
-        if not logical.shape == offsets.shape == valid.shape == here.shape:
-            return {"shapes": [logical.shape, offsets.shape, valid.shape]}
-        told = {"logical": logical[here], "offsets": offsets[here], "valid": valid}
-        return {name: array.astype(int).tolist() for name, array in told.items()}
-
-    return play
-
-
-def _three_arrays(got: Any) -> dict[str, list[int]]:
-    if not isinstance(got, dict):
-        raise EXERCISE.says("walk").no("not-three-arrays", "tile_places(...)", show(got))
-    if "shapes" in got:
-        says = "`logical`, `offsets` and `valid` have one value each for each lane of the tile."
-        raise NotYet("wrong-shape", says, "tile_places(...)", f"shapes {got['shapes']}", "(tile,)")
-    return got
-
-
-def walked(walk: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
-    """Which slots were fetched, and how the page ids were asked for."""
-
-    def play(context_len: int, block_size: int, tile: int) -> dict[str, Any]:
-        rng = random.Random(context_len * 1000 + block_size * 50 + tile)
-        machine = TileMachine(rng.sample(range(1, 900), -(-context_len // block_size)), block_size)
-        walk(machine.load, machine.fetch, context_len, block_size, tile)
-        loaded = sum(len(numbers) for what, numbers in machine.log if what == "load")
-        held = most = 0
-        for what, numbers in machine.log:
-            held += bool(numbers) if what == "load" else -1
-            most = max(most, held)
-        return {
-            "read beyond the table": sorted(set(machine.outside)),
-            "fetched": [slots for what, slots in machine.log if what == "fetch"],
-            "loads": "a page id again" if loaded > context_len else "each page id once",
-            "ahead": "many tiles" if most > 2 else "one tile",
-            "waits": "for more than the first tile" if machine.waited > LATE else "for the first tile",
-        }
+def scored(kernel: Any) -> Callable[..., dict[str, Any]]:
+    def play(length: int, block_size: int, tile: int) -> dict[str, Any]:
+        blocks, dim, heads = -(-length // block_size), 8, 16
+        keys = matrix(blocks + 4, block_size, dim, strides=(block_size * dim + 16, dim, 1))
+        q, out = matrix(heads, dim), matrix(heads, length)
+        shuffled = torch.randperm(blocks + 4, generator=torch.Generator().manual_seed(length))
+        table = shuffled.to(torch.int32).repeat(block_size * tile)[:blocks]  # more entries lie behind it
+        loads = {"entries": memory_of(table), "own entries": table, "keys": memory_of(keys)}
+        arguments = (q, keys, table, out, length, *keys.stride()[:2])
+        sizes = dict(BLOCK_SIZE=block_size, HEAD_DIM=dim, TILE=tile)
+        did, order = launch(kernel, (1,), out, loads, *arguments, **sizes)
+        asked = [order[:i].count("entries") for i, name in enumerate(order) if name == "keys"]
+        held = max((ids - used for used, ids in enumerate(asked)), default=0)
+        return did | {"loads of page ids": order.count("entries"), "tiles held": held}
 
     return play
 
 
 @EXERCISE.grader
-def grade_pages(tile_places: Callable[..., Places], walk: Callable[..., None]) -> str:
-    EXERCISE.judge("tile_places", tile_places, SIZES, play=lanes, clean=_three_arrays)
-    rng = random.Random(5)
-    walks = list(WALKS)
-    for _ in range(60):
-        walks.append(
-            (rng.randint(1, 70), rng.choice([1, 2, 3, 4, 8, 16]), rng.choice([1, 2, 4, 6, 8, 16, 32]))
-        )
-    EXERCISE.judge("walk", walk, walks, play=walked)
-    return "Eight tiles, then 67 walks with tiles larger and smaller than a page: every token once, no wait but the first."
+def grade_pages(tile_scores: Any) -> str:
+    cases = [(15, 4, 8), (40, 16, 4), (3, 16, 8), (37, 6, 16), (50, 24, 16), (33, 8, 8)]
+    EXERCISE.judge("tile_scores", tile_scores, cases, play=scored, keeps_input=False)
+    return "Six contexts with tiles larger and smaller than a page: every key once, page ids one round ahead."

@@ -1,10 +1,9 @@
-"""The way into the engine for phase 5: in decode the learner's kernel, merge or walk attends in the small engine."""
+"""The way into the engine for phase 5: in decode the learner's kernel or merge attends in the small engine."""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,25 +39,3 @@ def merge_in_the_engine(merge: Callable) -> None:
         return torch.stack(out)
 
     in_your_engine("p5e2_merge_splits", merge, parts={"PagedCache": cache_with(attend_token)})
-
-
-def walk_in_the_engine(tile_places: Callable, walk: Callable) -> None:
-    """Exercise 5.3: the learner's walk says which slots to fetch; a tile is 12 tokens, a block 16."""
-
-    def attend_token(cache: Any, layer: int, q: Tensor, table: list[int], length: int) -> Tensor:
-        pages, slots = np.asarray(table), []
-
-        def load(logical, valid):
-            return np.where(valid, pages[np.where(valid, logical, 0)], 0)
-
-        def fetch(pages, offsets, valid):
-            slots.append((np.asarray(pages) * cache.block_size + np.asarray(offsets))[np.asarray(valid)])
-
-        walk(load, fetch, length, cache.block_size, 12)
-        mine = torch.from_numpy(np.concatenate(slots))
-        keys, values = cache.keys[layer][mine], cache.values[layer][mine]
-        weights = (torch.einsum("hd,thd->ht", q, keys) / math.sqrt(q.shape[-1])).softmax(-1)
-        return torch.einsum("ht,thd->hd", weights, values)
-
-    parts = {"PagedCache": cache_with(attend_token)}
-    in_your_engine("p5e3_page_ids", tile_places, walk, parts=parts)

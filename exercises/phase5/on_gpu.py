@@ -1,5 +1,6 @@
 """On a GPU: the learner's kernel beside the course's, in microseconds and as a share of what the memory can deliver."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,42 +10,30 @@ from exercises.judging.engine_runs import refuse
 from exercises.judging.side_by_side import passed
 from exercises.phase5.launching import DEVICE, decode_arguments
 from phase5_real_gpu.ladder import LADDER, run_rung
+from phase5_real_gpu.ladder.counted_loads import random_step
 from phase5_real_gpu.ladder.ladder_rungs import Shape
 from phase5_real_gpu.measuring import measure_limits
 
 SHAPE = Shape([2048] * 16, num_heads=32, num_kv_heads=8, head_dim=128)
 
 
-def time_your_kernel(kernel: Any) -> None:
+def time_your_kernel(kernel: Any, exercise: str = "p5e1_paged_decode") -> None:
     """Print the times of 16 requests of 2,048 tokens each, bfloat16 (float16 on older cards)."""
     if DEVICE != "cuda":
         print("No GPU here: nothing to time. The interpreter says nothing about speed.")
         return
-    passed("p5e1_paged_decode", kernel)
+    passed(exercise, kernel)
     from triton.testing import do_bench
 
-    device = torch.device("cuda")
     dtype = torch.bfloat16 if torch.cuda.get_device_capability() >= (8, 0) else torch.float16
-    batch, tokens, size = len(SHAPE.context_lens), SHAPE.context_lens[0], SHAPE.block_size
-    per_request = tokens // size
-    tables = torch.randperm(batch * per_request, device=device, dtype=torch.int32).view(batch, per_request)
-    lens = torch.full((batch,), tokens, dtype=torch.int32, device=device)
-    cache = (batch * per_request, size, SHAPE.num_kv_heads, SHAPE.head_dim)
-    k_cache, v_cache = (torch.randn(cache, dtype=dtype, device=device) for _ in range(2))
-    q = torch.randn(batch, SHAPE.num_heads, SHAPE.head_dim, dtype=dtype, device=device)
-    out = torch.empty_like(q)
-    grid, arguments, constants = decode_arguments(q, k_cache, v_cache, tables, lens, out)
-
-    def yours() -> None:
-        kernel[grid](*arguments, **constants)
-
-    runs = {"yours": yours}
+    step = random_step(SHAPE, dtype, "cuda", seed=0)
+    out = torch.empty_like(step[0])
+    grid, arguments, constants = decode_arguments(*step, out, by_kv_head="faster" in exercise)
+    runs = {"yours": partial(kernel[grid], *arguments, **constants)}
     for rung in (LADDER[0], LADDER[-1]):
-        runs[f"the course's, rung '{rung.name}'"] = lambda rung=rung: run_rung(
-            rung, q, k_cache, v_cache, tables, lens
-        )
-    yours()
-    error = (out - run_rung(LADDER[0], q, k_cache, v_cache, tables, lens)).abs().max().item()
+        runs[f"the course's, rung '{rung.name}'"] = partial(run_rung, rung, *step)
+    runs["yours"]()
+    error = (out - run_rung(LADDER[0], *step)).abs().max().item()
     if not error < 2e-3:
         says = "On the card your kernel gives other numbers than the course's, though it passes its check when interpreted."
         tried = "16 requests of 2,048 tokens"

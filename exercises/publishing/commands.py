@@ -228,7 +228,7 @@ def find_notebook(word: str, must_exist: bool = True) -> Path:
     path = Path(word)
     if path.suffix == ".ipynb" and path.is_file():
         return path.resolve()
-    if path.suffix not in ("", ".ipynb") and not re.fullmatch(r"\d\.\d+", word):
+    if path.suffix not in ("", ".ipynb") and not re.fullmatch(r"\d\.\d+[a-z]?", word):
         raise LabError(f"a notebook ends in .ipynb, and this does not: {word}")
     stem = path.stem if path.suffix == ".ipynb" else word
     here = {p.stem: p for p in NOTEBOOKS.glob("*.ipynb")}

@@ -19,8 +19,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from labkit.errors import LabError
 from labkit.paths import ROOT
@@ -33,7 +36,7 @@ def compile_cases(requests: Iterable[dict[str, Any]]) -> Iterator[Compiled]:
 
     Args:
         requests: each has "case", "dtype" and "capability" (90: sm_90), and may have "num_warps" and
-            "num_stages", instead of the launch's own.
+            "num_stages", instead of the launch's own; or, in place of a case, a "launch" (see `compile_kernel`).
 
     Raises:
         LabError: Triton is missing, or its compiler does not start.
@@ -64,3 +67,27 @@ def compile_cases(requests: Iterable[dict[str, Any]]) -> Iterator[Compiled]:
             raise LabError(
                 f"Triton's compiler did not run ({lines[-1] if lines else 'no message'}): reinstall triton"
             )
+
+
+HEADER = "from phase5_real_gpu.kernels.triton_setup import tl, triton\n\n\n"
+
+
+def compile_kernel(
+    source: str, name: str, arguments: Sequence[Any], constants: Sequence[Mapping[str, Any]], capability: int
+) -> list[Compiled]:
+    """Compile a kernel that stands in no file of the course.
+
+    Args:
+        source: the kernel with its `@triton.jit`, under this name.
+        arguments: of a launch; of tensors only shape and dtype count. constants: those of each launch.
+    """
+    given = [
+        (list(x.shape), str(x.dtype).removeprefix("torch.")) if isinstance(x, Tensor) else x
+        for x in arguments
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.py"
+        file.write_text(HEADER + source, encoding="utf-8")
+        launch = dict(file=str(file), kernel=name, arguments=given)
+        request = dict(case=name, dtype="", capability=capability)
+        return list(compile_cases(request | dict(launch=launch | dict(constants=dict(c))) for c in constants))

@@ -1,12 +1,15 @@
 """The process in which kernels are compiled: reads requests, writes a line of JSON for each kernel."""
 
 import json
+import runpy
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 from unittest.mock import patch
 
+import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
@@ -56,10 +59,21 @@ def compile_launches(call: Callable[[], object], capability: int, **instead: int
     return compiled
 
 
+def launch_from(file: str, kernel: str, arguments: list[Any], constants: dict[str, Any]) -> None:
+    """Launch a kernel of a file. A list among the arguments is a tensor: its shape and its dtype."""
+    given = [
+        torch.empty(x[0], dtype=getattr(torch, x[1]), device="meta") if isinstance(x, list) else x
+        for x in arguments
+    ]
+    runpy.run_path(file)[kernel][(1,)](*given, **{"num_warps": 4} | constants)
+
+
 def main() -> int:
     for request in json.load(sys.stdin):
         case, dtype, capability = (request.pop(key) for key in ("case", "dtype", "capability"))
-        for found in compile_launches(partial(CASES[case], dtype), capability, **request):
+        launch = request.pop("launch", None)
+        call = partial(launch_from, **launch) if launch else partial(CASES[case], dtype)
+        for found in compile_launches(call, capability, **request):
             compiled = Compiled(case=case, capability=capability, dtype=dtype, **found)
             print(json.dumps(asdict(compiled)), flush=True)
     return 0

@@ -44,7 +44,7 @@ class Compiled:
     """A kernel as machine code.
 
     Attributes:
-        registers: of a thread; 255 is the most. stack: bytes of a thread that lie in memory instead.
+        instructions: of the machine code. registers: of a thread; 255 is the most. stack: bytes of a thread that lie in memory instead.
         spills: instructions that move registers to memory and back. spills_in_loops: those of them that run
             again and again. single_conversions: instructions that convert one number between formats, where others
             convert two. All five 0 where the compiler refused.
@@ -63,6 +63,7 @@ class Compiled:
     dtype: str
     num_warps: int = 0
     num_stages: int = 0
+    instructions: int = 0
     registers: int = 0
     stack: int = 0
     spills: int = 0
@@ -125,6 +126,7 @@ def read_machine_code(cubin: bytes) -> dict[str, int]:
     usage = re.search(r"REG:(\d+) STACK:(\d+)", text)
     spills, in_loops = count_spills(text)
     return dict(
+        instructions=len(re.findall(r"/\*[0-9a-f]{4,6}\*/ +\S", text)),
         registers=int(usage[1]),
         stack=int(usage[2]),
         spills=spills,

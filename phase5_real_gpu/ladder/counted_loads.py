@@ -59,10 +59,11 @@ def expected(step: tuple[Tensor, ...], query_lens: Sequence[int] | None = None) 
 
 @dataclass
 class Counted:
-    """What interpreted kernels did: programs started, and bytes loaded from each tensor."""
+    """What interpreted kernels did: programs started, bytes loaded from each tensor, and the tensor of each load, in order."""
 
     programs: int
     loaded: dict[str, int]
+    loads: list[str]
 
 
 @contextmanager
@@ -70,7 +71,7 @@ def count_loads(**tensors: Tensor) -> Iterator[Counted]:
     """Count what interpreted kernels load from these tensors; masked-out places are not loaded."""
     from triton.runtime.interpreter import interpreter_builder as builder
 
-    counted = Counted(0, dict.fromkeys(tensors, 0))
+    counted = Counted(0, dict.fromkeys(tensors, 0), [])
     # A view may share its memory with another, so addresses are told apart by where each view begins and ends.
     places = {name: (t.data_ptr(), t.data_ptr() + t.element_size() * _span(t)) for name, t in tensors.items()}
     load, start = builder.create_masked_load, builder.set_grid_idx
@@ -79,7 +80,9 @@ def count_loads(**tensors: Tensor) -> Iterator[Counted]:
         addresses = pointers.data[mask.data]
         size = pointers.get_element_ty().primitive_bitwidth // 8
         for name, (begin, end) in places.items():
-            counted.loaded[name] += size * int(((addresses >= begin) & (addresses < end)).sum())
+            numbers = int(((addresses >= begin) & (addresses < end)).sum())
+            counted.loaded[name] += size * numbers
+            counted.loads += [name] * (numbers > 0)
         return load(pointers, mask, *arguments, **named)
 
     def counting_start(*arguments):

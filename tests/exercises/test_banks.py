@@ -36,8 +36,9 @@ OF_THE_FRAMEWORK = {
     *("wrong-signature", "not-a-function", "unusable-result", "endless", "ends-python", "crashes-python"),
     *("borrowed", "too-much-data", "transcript-ends"),
 }
-IN_THE_ENGINE = {  # said by a notebook's last cell, where no bank comes
-    *("other-steps", "other-tokens", "other-figure", "other-than-the-course", "fails-in-the-engine")
+IN_THE_ENGINE = {  # said by a notebook's last cells, where no bank comes
+    *("other-steps", "other-tokens", "other-figure", "other-than-the-course", "fails-in-the-engine"),
+    "not-compiled",
 }
 
 

@@ -1,53 +1,45 @@
-import numpy as np
+from phase5_real_gpu.kernels.triton_setup import tl, triton
 
 
-def places(start, tile, context_len, block_size):
-    tokens = np.arange(start, start + tile)
-    return tokens // block_size, tokens % block_size, tokens < context_len
+@triton.jit
+def with_a_last_round(
+    q, keys, block_table, out, length, block_stride, token_stride,
+    BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Right: the keys of a tile are computed with in the round after that of its page ids, the last tile behind the loop."""
+    lanes, dims, heads = tl.arange(0, TILE), tl.arange(0, HEAD_DIM), tl.arange(0, 16)[:, None]
+    queries = tl.load(q + heads * HEAD_DIM + dims[None, :])
+    waiting, tokens = tl.load(block_table + lanes // BLOCK_SIZE, mask=lanes < length, other=0), lanes
+    for first in range(TILE, length + TILE, TILE):
+        coming = first + lanes
+        pages = tl.load(block_table + coming // BLOCK_SIZE, mask=coming < length, other=0)
+        place = waiting.to(tl.int64)[:, None] * block_stride + (tokens % BLOCK_SIZE * token_stride)[:, None]
+        tile = tl.load(keys + place + dims[None, :], mask=tokens[:, None] < length, other=0.0)
+        scores = tl.sum(queries[:, None, :] * tile[None, :, :], axis=2)
+        tl.store(out + heads * length + tokens[None, :], scores, mask=tokens[None, :] < length)
+        waiting, tokens = pages, coming
 
 
-def in_a_loop(start, tile, context_len, block_size):
-    """Right: lane by lane, as lists."""
-    logical, offsets, valid = [], [], []
-    for lane in range(tile):
-        page, place = divmod(start + lane, block_size)
-        logical.append(page)
-        offsets.append(place)
-        valid.append(start + lane < context_len)
-    return logical, offsets, valid
+@triton.jit
+def everything_first(
+    q, keys, block_table, out, length, block_stride, token_stride,
+    BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    lanes, dims, heads = tl.arange(0, TILE), tl.arange(0, HEAD_DIM), tl.arange(0, 16)[:, None]
+    queries = tl.load(q + heads * HEAD_DIM + dims[None, :])
+    held = []
+    for first in range(0, length, TILE):
+        tokens = first + lanes
+        held.append(tl.load(block_table + tokens // BLOCK_SIZE, mask=tokens < length, other=0))
+    for first in range(0, length, TILE):
+        tokens = first + lanes
+        place = (
+            held.pop(0).to(tl.int64)[:, None] * block_stride + (tokens % BLOCK_SIZE * token_stride)[:, None]
+        )
+        tile = tl.load(keys + place + dims[None, :], mask=tokens[:, None] < length, other=0.0)
+        scores = tl.dot(queries, tl.trans(tile), input_precision="ieee")
+        tl.store(out + heads * length + tokens[None, :], scores, mask=tokens[None, :] < length)
 
 
-def walk_with_a_last_round(load, fetch, context_len, block_size, tile):
-    """Right: keeps what waits to be fetched, and fetches the last tile after the loop. No load without a token."""
-    waiting = None
-    for start in range(0, context_len, tile):
-        logical, offsets, valid = places(start, tile, context_len, block_size)
-        pages = load(logical, valid)
-        if waiting:
-            fetch(*waiting)
-        waiting = pages, offsets, valid
-    fetch(*waiting)
-
-
-def everything_first(load, fetch, context_len, block_size, tile):
-    tiles = [places(start, tile, context_len, block_size) for start in range(0, context_len, tile)]
-    pages = [load(logical, valid) for logical, _, valid in tiles]
-    for here, (_, offsets, valid) in zip(pages, tiles):
-        fetch(here, offsets, valid)
-
-
-def starts_with_the_second(load, fetch, context_len, block_size, tile):
-    logical, offsets, valid = places(0, tile, context_len, block_size)
-    pages = load(logical, valid)
-    for start in range(tile, context_len, tile):
-        logical, offsets, valid = places(start, tile, context_len, block_size)
-        pages = load(logical, valid)
-        fetch(pages, offsets, valid)
-
-
-RIGHT = [(in_a_loop, walk_with_a_last_round)]
-WRONG = {
-    "not-three-arrays": {", tokens < context_len": ""},
-    "all-up-front": {"walk": everything_first},
-    "first-tile-lost": {"walk": starts_with_the_second},
-}
+RIGHT = [with_a_last_round]
+WRONG = {"all-up-front": everything_first}

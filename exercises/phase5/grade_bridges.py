@@ -1,0 +1,184 @@
+"""Graders of exercises 5.0a to 5.0c: three small kernels on the way to paged attention, interpreted."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from exercises.judging.solutions import Solution
+from exercises.phase5.launching import launch_interpreted
+from phase5_real_gpu.ladder import count_loads
+
+UNTOUCHED = 12345.0
+MARGIN = 3000  # numbers before and behind a matrix: a wrong address lands there
+
+
+def matrix(*shape: int, strides: Sequence[int] | None = None) -> Tensor:
+    """Random numbers in the middle of larger memory, which is random as well."""
+    strides = strides or torch.empty(shape).stride()
+    size = sum((n - 1) * stride for n, stride in zip(shape, strides)) + 1
+    memory = torch.randn(size + 2 * MARGIN, generator=torch.Generator().manual_seed(size))
+    return memory.as_strided(shape, strides, MARGIN)
+
+
+def memory_of(x: Tensor) -> Tensor:
+    """All numbers of the memory in which a tensor lies."""
+    return x.as_strided((x.untyped_storage().size() // x.element_size(),), (1,), 0)
+
+
+def launch(
+    kernel: Any,
+    grid: tuple[int, ...],
+    writes: Tensor,
+    loads: Mapping[str, Tensor],
+    *arguments: Any,
+    **constants: int,
+) -> tuple[dict[str, Any], list[str]]:
+    """Run a kernel. loads: tensors whose loads are counted, by their names.
+
+    Returns:
+        What it leaves in `writes`, how many numbers it writes elsewhere, how many it reads of each tensor of `loads`; the names of
+        its loads, in order.
+    """
+    memory = memory_of(writes).fill_(UNTOUCHED)
+    with count_loads(**loads) as counted:
+        launch_interpreted(kernel, grid, *arguments, tried="this case", **constants)
+    did = {"result": writes.clone()}
+    writes.fill_(UNTOUCHED)
+    did["written elsewhere"] = int((memory != UNTOUCHED).sum())
+    return did | {f"{name} read": n // 4 for name, n in counted.loaded.items()}, counted.loads
+
+
+# ------------------------------------------------------------------ 5.0a
+
+DOWN, ACROSS = "tl.program_id(0) * TILE", "tl.program_id(1) * TILE"
+COPY = Solution(
+    "p5e0a_tiled_copy",
+    tiled_copy={
+        "store-unmasked": {"tile, mask=exists": "tile"},
+        "load-unmasked": {"c[None, :], mask=exists)": "c[None, :])"},
+        "no-masks": {"c[None, :], mask=exists)": "c[None, :])", "tile, mask=exists": "tile"},
+        "rows-unmasked": {"(r < rows)[:, None] & ": ""},
+        "columns-unmasked": {" & (c < columns)[None, :]": ""},
+        "one-too-many": ({"r < rows": "r <= rows"}, {"c < columns": "c <= columns"}),
+        "first-tile-only": ({f"{DOWN} + ": ""}, {f"{ACROSS} + ": ""}),
+        "tile-number-as-place": {DOWN: "tl.program_id(0)", ACROSS: "tl.program_id(1)"},
+        "axes-swapped": {f"r = {DOWN}": f"r = {ACROSS}", f"c = {ACROSS}": f"c = {DOWN}"},
+        "strides-mixed": ({"* out_stride": "* x_stride"}, {"* x_stride": "* out_stride"}),
+        "stride-is-not-columns": {"* out_stride": "* columns", "* x_stride": "* columns"},
+    },
+)
+
+
+def copied(kernel: Any) -> Callable[..., dict[str, Any]]:
+    def play(rows: int, columns: int, x_stride: int, out_stride: int, tile: int) -> dict[str, Any]:
+        x, out = (matrix(rows, columns, strides=(stride, 1)) for stride in (x_stride, out_stride))
+        grid = (-(-rows // tile), -(-columns // tile))
+        sizes = (rows, columns, x_stride, out_stride)
+        return launch(kernel, grid, out, {"numbers": memory_of(x)}, x, out, *sizes, TILE=tile)[0]
+
+    return play
+
+
+@COPY.grader
+def grade_copy(tiled_copy: Any) -> str:
+    sizes = [(5, 7, 9, 12, 4), (8, 4, 4, 6, 4), (3, 17, 20, 17, 8), (9, 2, 5, 3, 2)]
+    COPY.judge("tiled_copy", tiled_copy, sizes, play=copied)
+    return "Four matrices with gaps between their rows: each number read once, and nothing written elsewhere."
+
+
+# ------------------------------------------------------------------ 5.0b
+
+TOTAL, NEW = "total * tl.exp(largest - new) + ", "tl.maximum(largest, tl.max(tile, axis=0))"
+BEGIN = 'largest, total = float("-inf"), 0.0\n'
+ALSO_BEFORE = f"""{BEGIN}    for first in range(0, columns, TILE):
+        numbers = tl.load(x + row + first + places, mask=first + places < columns, other=float("-inf"))
+        largest = tl.maximum(largest, tl.max(numbers, axis=0))
+"""
+ONE_BY_ONE = {  # the result of each tile is written at once
+    "total = total": "tl.store(out + row + first + places, tl.exp(tile - tl.max(tile, axis=0)) / "
+    "tl.sum(tl.exp(tile - tl.max(tile, axis=0)), axis=0), mask=exists)\n        total = total",
+    "        tl.store(out + row + first + places, tl.exp(tile - largest) / total, mask=exists)\n": "",
+}
+SOFTMAX = Solution(
+    "p5e0b_long_softmax",
+    long_softmax={
+        "total-not-rescaled": {"total * tl.exp(largest - new)": "total"},
+        "total-of-the-last-tile": {TOTAL: ""},
+        "tail-counts": ({'other=float("-inf")': "other=0.0"}, {', other=float("-inf")': ""}),
+        "not-divided": {" / total": ""},
+        "softmax-of-each-tile": ONE_BY_ONE,
+        "last-tile-lost": {"range(0, columns, TILE)": "range(0, columns // TILE * TILE, TILE)"},
+        "no-maximum": ({NEW: "0.0", BEGIN: "largest, total = 0.0, 0.0\n"}, {"tl.max(tile": "tl.min(tile"}),
+        "maximum-goes-down": {NEW: "tl.max(tile, axis=0)"},
+        "maximum-starts-at-zero": {BEGIN: "largest, total = 0.0, 0.0\n"},
+        "largest-never-moves": {"        largest = new\n": ""},
+        "store-unmasked": {"/ total, mask=exists": "/ total"},
+        "load-unmasked": {"places, mask=exists)\n        tl.store": "places)\n        tl.store"},
+        "read-three-times": {BEGIN: ALSO_BEFORE},
+    },
+)
+
+
+def softmaxed(kernel: Any) -> Callable[..., dict[str, Any]]:
+    def play(x: Tensor, tile: int) -> dict[str, Any]:
+        rows, columns = x.shape
+        place = matrix(rows, columns)
+        place.copy_(x)
+        out = matrix(rows, columns)
+        did, _ = launch(kernel, (rows,), out, {"numbers": memory_of(place)}, place, out, columns, TILE=tile)
+        return did | {"numbers read": max(did["numbers read"], 2 * x.numel())}  # fewer are as good
+
+    return play
+
+
+@SOFTMAX.grader
+def grade_softmax(long_softmax: Any) -> str:
+    sizes = ((2, 11, 4), (1, 30, 8), (3, 5, 2))
+    cases = [(3.0 * matrix(rows, columns), tile) for rows, columns, tile in sizes]
+    for row in ([1e3, 999.0, -1e3, -999.0], [1e3, -1e3, 1e3, -1e3], [-1e3, -1001.0, -999.0]):
+        cases.append((torch.tensor([row]), 2))
+    SOFTMAX.judge("long_softmax", long_softmax, cases, play=softmaxed)
+    return "Rows longer than a tile, with numbers from -1000 to 1000: each number read twice, and nothing written elsewhere."
+
+
+# ------------------------------------------------------------------ 5.0c
+
+PHYSICAL, PLACE = "physical * block_stride", "places[:, None] * token_stride"
+SCORES = Solution(
+    "p5e0c_block_scores",
+    block_scores={
+        "logical-as-physical": {PHYSICAL: "logical * block_stride"},
+        "block-number-as-place": {PHYSICAL: "physical * token_stride"},
+        "strides-assumed": {PHYSICAL: "physical * BLOCK_SIZE * HEAD_DIM"},
+        "strides-swapped": {PHYSICAL: "physical * token_stride", PLACE: "places[:, None] * block_stride"},
+        "table-entry-by-token": {"block_table + logical": "block_table + logical * BLOCK_SIZE"},
+        "stored-by-place": {"out + tokens": "out + places"},
+        "stored-by-block": {"out + tokens": "out + physical * BLOCK_SIZE + places"},
+        "sum-over-tokens": {"axis=1": "axis=0"},
+        "store-unmasked": {"scores, mask=tokens < length": "scores"},
+        "empty-places-read": {", mask=(tokens < length)[:, None], other=0.0": ""},
+    },
+)
+
+
+def scored(kernel: Any) -> Callable[..., dict[str, Any]]:
+    def play(length: int, block_size: int, dim: int, num_blocks: int, gap: int) -> dict[str, Any]:
+        strides = (block_size * dim + gap, dim, 1)
+        keys, q, out = matrix(num_blocks, block_size, dim, strides=strides), matrix(dim), matrix(length)
+        order = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(length))
+        table = order.to(torch.int32).repeat(block_size)  # longer than the request needs
+        blocks = (-(-length // block_size),)
+        arguments = (q, keys, table, out, length, *strides[:2])
+        read = {"numbers": memory_of(keys)}
+        return launch(kernel, blocks, out, read, *arguments, BLOCK_SIZE=block_size, HEAD_DIM=dim)[0]
+
+    return play
+
+
+@SCORES.grader
+def grade_scores(block_scores: Any) -> str:
+    cases = [(10, 4, 4, 6, 3), (3, 4, 8, 3, 0), (16, 8, 8, 5, 5), (21, 2, 16, 12, 0)]
+    SCORES.judge("block_scores", block_scores, cases, play=scored)
+    return "Four requests in scattered blocks, with and without gaps between them: each key read once."
