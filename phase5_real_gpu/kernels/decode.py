@@ -166,19 +166,10 @@ def paged_decode(
 
 
 def launch_decode(
-    out: Tensor,
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
-    context_lens: Tensor,
-    scale: float,
-    plan: DecodePlan,
-    *,
-    window: int | None = None,
-    softcap: float | None = None,
+    out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: Tensor,
+    scale: float, plan: DecodePlan, *, window: int | None = None, softcap: float | None = None,
     out_scale: float = 1.0,
-) -> Any:
+) -> Any:  # fmt: skip
     """Start the kernels, unchecked. Returns Triton's compiled decode kernel (None in the interpreter)."""
     batch, num_heads, head_dim = q.shape
     block_size, num_kv_heads = k_cache.shape[1:3]

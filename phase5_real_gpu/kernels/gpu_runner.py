@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,35 +84,32 @@ def most_splits(max_model_len: int, tile: int) -> int:
 
 
 class DecodeInputs:
-    """Everything that a recorded step of `bucket` requests reads, at addresses that never change.
+    """Everything that recorded steps read, at addresses that never change. Steps of fewer than `most` requests read the first rows.
 
     numbers, int32, in one piece, so that one copy brings all of it:
 
-        tokens [bucket] | positions [bucket] | slots [bucket] | lens [bucket] | split_tokens [1]
+        tokens [most] | positions [most] | slots [most] | lens [most] | split_tokens [1]
     """
 
-    def __init__(self, bucket: int, max_blocks: int, device: torch.device) -> None:
-        row = -(-bucket // ALIGNED) * ALIGNED
-        on_gpu = device.type == "cuda"
-        self._host = torch.zeros(4 * row + ALIGNED, dtype=torch.int32, pin_memory=on_gpu)
-        self._host_tables = torch.zeros(bucket, max_blocks, dtype=torch.int32, pin_memory=on_gpu)
+    def __init__(self, most: int, max_blocks: int, device: torch.device) -> None:
+        row = -(-most // ALIGNED) * ALIGNED
+        pinned = dict(dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._host = torch.zeros(4 * row + ALIGNED, **pinned)
         self._numbers = torch.zeros_like(self._host, device=device)
-        self.parts = [part[:bucket] for part in self._numbers[: 4 * row].view(4, row)]  # tokens to lens
+        self.parts = self._numbers[: 4 * row].view(4, row)  # tokens to lens
         self.split_tokens = self._numbers[4 * row : 4 * row + 1]
-        self.tables = torch.zeros_like(self._host_tables, device=device)
-        self._lists: list[list[int]] = [[] for _ in range(bucket)]  # what each row of the tables holds
-        self._tables_changed = False
-        self._copied = torch.cuda.Event() if on_gpu else None  # when the copies from the host are done
+        self.tables = torch.zeros(most, max_blocks, dtype=torch.int32, device=device)
+        # The same on the host, as an array and as lists. Their columns in use go over packed, one row behind the other.
+        self._known = np.zeros(self.tables.shape, dtype=np.int32)
+        self._lists: list[list[int]] = [[] for _ in range(most)]
+        self._packed = torch.zeros(self.tables.numel(), **pinned)
+        self._arrived = torch.zeros_like(self._packed, device=device)
+        self._copied = torch.cuda.Event() if device.type == "cuda" else None  # when they have left the host
 
     def fill(self, batch: StepBatch, split_tokens: int) -> None:
         """Bring a step's numbers to the device. Rows beyond the scheduled requests are padding."""
         if self._copied is not None:
             self._copied.synchronize()  # the GPU may still be reading what is overwritten below
-        for i, blocks in enumerate(batch.block_tables):
-            if blocks != self._lists[i]:  # once in block_size steps, as a rule
-                self._host_tables.numpy()[i, : len(blocks)] = blocks
-                self._lists[i] = list(blocks)
-                self._tables_changed = True
         host = self._host.numpy()
         rows = host[:-ALIGNED].reshape(4, -1)  # a view
         rows[:] = 0
@@ -120,9 +118,15 @@ class DecodeInputs:
             row[: len(values)] = values
         host[-ALIGNED] = split_tokens
         self._numbers.copy_(self._host, non_blocking=True)
-        if self._tables_changed:
-            self.tables.copy_(self._host_tables, non_blocking=True)
-            self._tables_changed = False
+        changed = [i for i, blocks in enumerate(batch.block_tables) if blocks != self._lists[i]]
+        for i in changed:  # once in block_size steps, as a rule
+            self._lists[i] = list(batch.block_tables[i])
+            self._known[i, : len(self._lists[i])] = self._lists[i]
+        if changed:
+            n, width = len(batch.block_tables), max(map(len, batch.block_tables))
+            packed, arrived = (x[: n * width].view(n, width) for x in (self._packed, self._arrived))
+            packed.numpy()[:] = self._known[:n, :width]
+            self.tables[:n, :width] = arrived.copy_(packed, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
 
@@ -147,13 +151,16 @@ class GPURunner(ModelRunner):
         self._record = record
         self._max_model_len = config.max_model_len
         max_blocks, device = -(-config.max_model_len // kv_cache.block_size), kv_cache.storage.device
-        buckets = bucket_sizes(config.max_num_seqs) if record else []
-        self._inputs = {bucket: DecodeInputs(bucket, max_blocks, device) for bucket in buckets}
+        self._buckets = bucket_sizes(config.max_num_seqs)
         self.recordings: dict[tuple[int, int], Recording] = {}  # by bucket and number of splits
         num_floats = self.work_bytes(model, config) // 4
         kv_cache.partials = torch.empty(num_floats, dtype=torch.float32, device=device)
         # A graph knows addresses only. What lies there must not be freed, so hold on to it.
         self._recorded: list[DeviceStep] = []
+        try:
+            self._inputs = DecodeInputs(config.max_num_seqs, max_blocks, device) if record else None
+        except RuntimeError as error:  # no memory, or none that can be pinned
+            self.go_on_without(error)
 
     @classmethod
     def work_bytes(cls, model: Transformer, config: EngineConfig) -> int:
@@ -170,12 +177,15 @@ class GPURunner(ModelRunner):
         problem = cls.storage_problem(storage) or card_problem(model.dtype)
         if INTERPRETED and model.device.type == "cuda":
             problem = "TRITON_INTERPRET is set, and interpreting on a GPU takes forever: unset it"
+        try:
+            kv_cache = None if problem else cls.make_cache(model, config, num_blocks, storage)
+        except ValueError as error:  # a shape that the kernels do not take
+            problem = str(error)
         if problem:
             warnings.warn(
                 f"{problem}. The engine gathers keys with torch instead, which is slower.", stacklevel=2
             )
             return None
-        kv_cache = cls.make_cache(model, config, num_blocks, storage)
         # Which experts of a mixture a step needs, only the step itself finds out: it cannot be replayed for another.
         record = None if config.enforce_eager or model.config.num_experts else CUDAGraphRecorder()
         return cls(model, kv_cache, config, record)
@@ -196,30 +206,29 @@ class GPURunner(ModelRunner):
     def execute(self, batch: StepBatch) -> Tensor:
         """As `ModelRunner.execute`. The result is overwritten by the next step."""
         n = len(batch.query_lens)
-        bucket = next((size for size in self._inputs if size >= n), None)
+        bucket = next((size for size in self._buckets if size >= n), None)
         if self._record is None or bucket is None or len(batch.token_ids) > n:
             return super().execute(batch)
         splits = self.kv_cache.splits(batch.context_lens)
         num_splits = triton.next_power_of_2(splits.num_splits)
         try:
-            self._inputs[bucket].fill(batch, splits.split_tokens)
-            self.complete(self._inputs[bucket].parts[0])
+            self._inputs.fill(batch, splits.split_tokens)
+            self.complete(self._inputs.parts[0])
             recording = self._recording(bucket, num_splits)
         except Exception as error:
-            hidden = super().execute(batch)  # if this fails as well, recording is not to blame
-            self._without_recordings(error)
-            return hidden
+            return self.go_on_without(error, batch)
         recording.replay()
         return recording.result[:n]
 
     def _recording(self, bucket: int, num_splits: int) -> Recording:
         """Of a step of this shape, made if there is none yet."""
         if (bucket, num_splits) not in self.recordings:
-            kv, inputs = self.kv_cache, self._inputs[bucket]
+            kv, inputs = self.kv_cache, self._inputs
             plan = kv.plan(Splits(num_splits, kv.tile), bucket)
             plan.split_tokens = inputs.split_tokens
-            tokens, positions, slots, lens = inputs.parts
-            where = DeviceStep(slots, Decodes(slice(0, bucket), inputs.tables, lens, plan), None)
+            tokens, positions, slots, lens = (part[:bucket] for part in inputs.parts)
+            decodes = Decodes(slice(0, bucket), inputs.tables[:bucket], lens, plan)
+            where = DeviceStep(slots, decodes, None)
 
             def step() -> Tensor:
                 kv.step = where
@@ -229,10 +238,13 @@ class GPURunner(ModelRunner):
             self._recorded.append(where)
         return self.recordings[bucket, num_splits]
 
-    def _without_recordings(self, error: Exception) -> None:
+    def go_on_without(self, error: Exception, batch: StepBatch | None = None) -> Tensor | None:
+        """Record no more. Returns what this step gives without a recording; if that fails as well, recording is not to blame."""
+        hidden = super().execute(batch) if batch else None
         what = f"a step cannot be recorded ({type(error).__name__}: {error})"
         warnings.warn(f"{what}: going on without CUDA graphs", stacklevel=3)
         self._record = None
+        return hidden
 
     @torch.inference_mode()
     def prepare(self) -> Iterator[str]:
@@ -240,11 +252,11 @@ class GPURunner(ModelRunner):
         kv = self.kv_cache
         most = 1 if kv.slots_of_card <= 1 else most_splits(self._max_model_len, kv.tile)
         splits = [1 << i for i in range(most.bit_length())]
-        shapes = sorted(itertools.product(self._inputs if self._record else [], splits), reverse=True)
+        shapes = sorted(itertools.product(self._buckets if self._record else [], splits), reverse=True)
         for number, (bucket, num_splits) in enumerate(shapes, 1):
             yield f"CUDA graph {number} of {len(shapes)}: {bucket} requests, {num_splits} splits"
             try:
-                self._inputs[bucket].fill(StepBatch([], [], []), kv.tile)
+                self._inputs.fill(StepBatch([], [], []), kv.tile)
                 self._recording(bucket, num_splits)
             except Exception as error:
-                return self._without_recordings(error)
+                return self.go_on_without(error)

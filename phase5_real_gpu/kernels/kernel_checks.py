@@ -14,14 +14,9 @@ COMPUTE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def check_attention(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: Tensor,
-    context_lens: Tensor,
-    window: int | None = None,
-    softcap: float | None = None,
-) -> None:
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: Tensor,
+    window: int | None = None, softcap: float | None = None,
+) -> None:  # fmt: skip
     """Raise a ValueError unless shapes, types and devices fit together. Reads the tables in the interpreter only."""
     check_cache(k_cache, v_cache)
     if q.ndim != 3:

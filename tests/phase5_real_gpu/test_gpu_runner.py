@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
 
@@ -24,10 +25,10 @@ from phase4_scheduler.assembly import build
 from phase4_scheduler.assembly.feature import find_features, mixed
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
-from phase4_scheduler.engine.model_runner import ModelRunner
+from phase4_scheduler.engine.model_runner import ModelRunner, StepBatch
 from phase4_scheduler.server.engine_process import warm_up
 from phase5_real_gpu.kernels import gpu_runner
-from phase5_real_gpu.kernels.gpu_runner import CUDAGraphRecorder, GPURunner, bucket_sizes
+from phase5_real_gpu.kernels.gpu_runner import CUDAGraphRecorder, DecodeInputs, GPURunner, bucket_sizes
 from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
 from tests.phase5_real_gpu.conftest import repeat_in_python
 from tests.properties import contrasted
@@ -152,6 +153,42 @@ def test_a_plan_without_memory_costs_the_recordings_alone(model, monkeypatch):
     assert list(tokens.values()) == [o.token_ids for o in wanted]
 
 
+def test_inputs_without_memory_cost_the_recordings_alone(model, monkeypatch):
+    def no_memory(*args):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(gpu_runner, "DecodeInputs", no_memory)
+    with pytest.warns(UserWarning, match="out of memory.*going on without CUDA graphs"):
+        engine = engine_with(model, repeat_in_python)
+    wanted = plain_engine(model).generate([[1], [2, 3]], GREEDY)
+    assert [o.token_ids for o in engine.generate([[1], [2, 3]], GREEDY)] == [o.token_ids for o in wanted]
+
+
+def test_only_the_columns_in_use_are_copied_to_the_device():
+    """64 requests of which each may have 128k tokens: their whole tables are 2 MiB, those of 200 tokens 3 KB."""
+    inputs = DecodeInputs(64, 8192, torch.device("meta"))
+    tables = [list(range(13 * i, 13 * (i + 1))) for i in range(64)]
+    batch = StepBatch([1] * 64, [200] * 64, tables, [5] * 64, [199] * 64, [0] * 64)
+    with Uploads() as uploads:
+        inputs.fill(batch, 64)
+        inputs.fill(batch, 64)  # no table has changed
+    numbers = 4 * 64 + 4
+    assert uploads.sizes == [numbers, 64 * 13, numbers]
+
+
+class Uploads(TorchDispatchMode):
+    """Sizes of the tensors that are copied from the host to the device."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        if operator.overloadpacket.__name__ == "copy_" and args[1].device.type == "cpu":
+            self.sizes.append(args[1].numel())
+        return operator(*args, **kwargs or {})
+
+
 def test_the_memory_of_splits_is_taken_from_the_cache(lab, monkeypatch):
     """It is there when the runner is built, so no step lacks it, and fewer blocks are left for keys and values."""
     config = lab.model_config(4, 2, 64, max_context=4096)
@@ -228,6 +265,9 @@ def test_the_engine_takes_this_runner_on_a_gpu(lab, model, monkeypatch):
             model, EngineConfig(block_size=4, max_num_seqs=8, max_model_len=64, **more), 20
         )
 
+    narrow = Transformer.random(lab.model_config(1, 1, 8), device=lab.device)
+    with pytest.warns(UserWarning, match="head_dim 8 is out of range.*gathers keys with torch"):
+        assert create(narrow) is None
     runner = create(model)
     assert isinstance(runner, GPURunner) and isinstance(runner._record, CUDAGraphRecorder)
     cache = runner.kv_cache
