@@ -89,7 +89,7 @@ def limit_of(small: Step, large: Step, ceilings: Ceilings, overhead: float) -> t
 def hollow(config: ModelConfig) -> ModelConfig:
     """As many layers as the model, on next to no data."""
     return dataclasses.replace(
-        config, vocab_size=1024, d_model=64, d_ff=64, head_dim=8, max_context=64, rope_scaling=None
+        config, vocab_size=1024, d_model=64, d_ff=64, head_dim=16, max_context=64, rope_scaling=None
     )
 
 

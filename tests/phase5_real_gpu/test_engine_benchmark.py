@@ -2,6 +2,7 @@
 
 import json
 import time
+import warnings
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,11 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM
 
 from labkit.lab import Lab
+from phase2_attention_kvcache.measuring.roofline import hollow
 from phase2_attention_kvcache.model import Transformer
+from phase4_scheduler.engine import EngineConfig
 from phase5_real_gpu import engine_benchmark
+from phase5_real_gpu.kernels.gpu_runner import GPURunner
 from phase5_real_gpu.measuring import engine_runs
 from phase5_real_gpu.measuring.engine_cases import (
     MODEL_NAMES,
@@ -83,6 +87,14 @@ def test_every_request_of_a_plan_fits_its_models(device, quick):
         for ending, workload in engine_runs.workloads_of(bm, plan, 0).items():
             assert len(workload) == int(ending.removeprefix("mixed").removeprefix("b"))
             assert all(len(p) + osl <= bm.config.max_context for p, osl in workload)
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_the_kernels_take_the_hollow_model(name):
+    """Its step without work is timed beside each model. On a card the benchmark would end where they refuse its shape."""
+    config = hollow(bench_model(name).config)
+    with warnings.catch_warnings(action="error"):
+        assert GPURunner.create(Transformer.random(config), EngineConfig(max_num_seqs=1, max_model_len=64), 8)
 
 
 # ---------------------------------------------------------------------- measuring
