@@ -7,7 +7,7 @@ phase imports nothing of it.
 Source: vllm/v1/executor/abstract.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,9 +38,11 @@ class Executor(Protocol):
         model: represents it in the engine.
     """
 
-    model: Transformer  # its `logits` may stay with the ranks: then they have a method `sample`, see `RemoteRunner`
+    # Its `logits` may stay with the ranks: then they have a method `sample`, see `RemoteRunner`. Its `prepare` does the next
+    # piece of what the first steps would wait for, and says which comes then; None: none.
+    model: Transformer
 
-    def initialize_kv_cache(self, num_blocks: int, block_size: int, kv_cache_dtype: str) -> PagedCache:
+    def initialize_kv_cache(self, config: EngineConfig, num_blocks: int, kv_cache_dtype: str) -> PagedCache:
         """Represents the cache in the engine; the processes make theirs."""
         ...
 
@@ -68,6 +70,9 @@ class RemoteRunner(ModelRunner):
         if type(self.sampler) is not Sampler or not getattr(logits, "stay", False):
             return super().next_tokens(logits, requests)
         return logits.sample(self.sampler, requests)
+
+    def prepare(self) -> Iterator[str]:
+        return iter(self.model.prepare, None)
 
 
 class ExecutorCore(EngineCore):
@@ -137,7 +142,7 @@ class Executors(Feature):
         return self.executor is not None
 
     def kv_cache(self, model: Transformer, config: EngineConfig, num_blocks: int) -> PagedCache:
-        return self.executor.initialize_kv_cache(num_blocks, config.block_size, self.kv_cache_dtype)
+        return self.executor.initialize_kv_cache(config, num_blocks, self.kv_cache_dtype)
 
     def arguments(self, part: str) -> dict[str, Any]:
         return {"executor": self.executor} if part == "core" else {}

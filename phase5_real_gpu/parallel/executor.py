@@ -35,6 +35,7 @@ from labkit.models import find_model
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
 from phase2_attention_kvcache.model.sampling import BadLogitsError, SampledTokens, Sampler, draw_points
 from phase3_paged_attention.paging import StepLayout
+from phase4_scheduler.engine import EngineConfig
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.features.executor import ExecutorError
 from phase5_real_gpu.parallel.placement import Place, check_split
@@ -105,10 +106,12 @@ class MultiprocExecutor:
         self.facts: list[Facts] = self._answers(START_SECONDS)
         self.model = RemoteModel(self, config, parse_dtype(dtype))
 
-    def initialize_kv_cache(self, num_blocks: int, block_size: int, kv_cache_dtype: str) -> RemoteKVCache:
+    def initialize_kv_cache(
+        self, config: EngineConfig, num_blocks: int, kv_cache_dtype: str
+    ) -> RemoteKVCache:
         """A cache of the block manager's blocks, on every rank its own heads and layers of them."""
-        self.collective_rpc("initialize_kv_cache", num_blocks, block_size, kv_cache_dtype)
-        return RemoteKVCache(self, num_blocks, block_size)
+        self.collective_rpc("initialize_kv_cache", config, num_blocks, kv_cache_dtype)
+        return RemoteKVCache(self, num_blocks, config.block_size)
 
     def collective_rpc(self, method: str, *arguments: Any) -> list[Any]:
         """Have every rank call this method of its `Worker`. Returns all answers, by rank.
@@ -184,6 +187,10 @@ class RemoteModel:
         """Compute the tokens of a step. Returns the numbers of its rows, [N, 1]."""
         self.executor.collective_rpc("execute", token_ids, positions, kv.layout)
         return torch.arange(len(token_ids))[:, None]
+
+    def prepare(self) -> str | None:
+        """See `Worker.prepare`. All ranks record the same shapes in the same order."""
+        return self.executor.collective_rpc("prepare")[0]
 
     def logits(self, hidden: Tensor) -> RemoteLogits:
         """Scores [len(hidden), vocab_size] for rows of the last step."""

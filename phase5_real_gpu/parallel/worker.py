@@ -2,7 +2,7 @@
 
 import pickle
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,8 +15,9 @@ from torch import Tensor
 from labkit.interrupts import end_with_parent
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
 from phase2_attention_kvcache.model.sampling import BadLogitsError, SampledTokens, Sampler
-from phase3_paged_attention.paging import PagedCache, PagedKVCache, StepLayout
+from phase3_paged_attention.paging import PagedKVCache, StepLayout
 from phase3_paged_attention.sharing import QuantizedKVStorage
+from phase4_scheduler.engine import EngineConfig, ModelRunner, StepBatch
 from phase5_real_gpu.parallel.collectives import Collectives
 from phase5_real_gpu.parallel.placement import Place
 from phase5_real_gpu.parallel.shard_loading import load_shard
@@ -81,40 +82,49 @@ class Worker:
         self.model, read = load_shard(settings.folder, dtype, self.device, self.collectives)
         held = sum(parameter.nbytes for parameter in self.model.parameters())
         self.facts = Facts(held, read)
-        self.kv_cache: PagedCache | None = None
         self.hidden: Tensor | None = None  # of the last step
 
-    def initialize_kv_cache(self, num_blocks: int, block_size: int, kv_cache_dtype: str) -> None:
-        """Blocks of the engine's numbers, with this rank's KV heads of this stage's layers in them."""
-        sizes = (num_blocks, block_size, self.model.dtype, self.device)
+    def initialize_kv_cache(self, config: EngineConfig, num_blocks: int, kv_cache_dtype: str) -> None:
+        """A runner, over blocks of the engine's numbers with this rank's KV heads of this stage's layers in them."""
+        sizes = (num_blocks, config.block_size, self.model.dtype, self.device)
+        storage = self.runner = None
+        if kv_cache_dtype != "auto":
+            storage = QuantizedKVStorage(self.model.config, *sizes, kv_cache_dtype=kv_cache_dtype)
         if self.device != "cpu":
             # Triton takes a second to import.
-            from phase5_real_gpu.fused.fp8_kv_cache import FP8PagedKVCache, fp8_problem
-            from phase5_real_gpu.kernels import TritonPagedKVCache
-        if self.device != "cpu" and kv_cache_dtype == "fp8" and not fp8_problem():
-            self.kv_cache = FP8PagedKVCache(self.model.config, *sizes)
-        elif self.device == "cpu" or kv_cache_dtype != "auto":
-            # Without the compiled kernel: to load it takes each process seconds, and two cores show no speed anyway.
-            storage = None
-            if kv_cache_dtype != "auto":
-                storage = QuantizedKVStorage(self.model.config, *sizes, kv_cache_dtype=kv_cache_dtype)
-            self.kv_cache = PagedKVCache(self.model.config, *sizes, use_kernel=False, storage=storage)
-        else:
-            self.kv_cache = TritonPagedKVCache(self.model.config, *sizes)
+            from phase5_real_gpu.parallel.rank_runner import RankRunner
 
-    @torch.inference_mode()
+            # What goes from a stage to the next one is not recorded.
+            eager = config.enforce_eager or self.settings.place.num_stages > 1
+            config = replace(config, enforce_eager=eager)
+            self.runner = RankRunner.create(self.model, config, num_blocks, storage)
+        if self.runner is None:
+            # Without the compiled kernel: to load it takes each process seconds, and two cores show no speed anyway.
+            cache = PagedKVCache(self.model.config, *sizes, use_kernel=False, storage=storage)
+            self.runner = ModelRunner(self.model, cache)
+        self._shapes = self.runner.prepare()
+
+    def prepare(self) -> str | None:
+        """Record the next shape of a decode step, on a GPU. Returns which comes after it; None: none."""
+        return next(self._shapes, None)
+
     def execute(self, token_ids: Tensor, positions: Tensor, layout: StepLayout) -> None:
         """Compute the tokens of a step. Their vectors stay here, with the last stage, until `logits` asks for some."""
-        layout.slot_mapping = layout.slot_mapping.to(self.device)
-        self.kv_cache.begin_step(layout)
-        self.hidden = self.model(token_ids.to(self.device), positions.to(self.device), self.kv_cache)
+        rows = (x.tolist() for x in (token_ids, positions, layout.slot_mapping))
+        self.hidden = self.runner.execute(
+            StepBatch(layout.query_lens, layout.context_lens, layout.block_tables, *rows)
+        )
+
+    def _logits(self, rows: Tensor) -> Tensor | None:
+        """Scores [len(rows), vocab_size] on the last stage's first rank; None on all others."""
+        if not self.settings.place.is_last:
+            return None
+        return self.model.logits(self.hidden[rows.to(self.hidden.device)])
 
     @torch.inference_mode()
     def logits(self, rows: Tensor) -> Tensor | None:
-        """Scores [len(rows), vocab_size] from the last stage's first rank; None from all others."""
-        if not self.settings.place.is_last:
-            return None
-        found = self.model.logits(self.hidden[rows.to(self.device)])
+        """As `_logits`, for the engine's process."""
+        found = self._logits(rows)
         return None if found is None else found.cpu()
 
     @torch.inference_mode()
@@ -124,9 +134,7 @@ class Worker:
         Args:
             asked: `params`, `prompt_ids`, `output_ids` and `generators` of `Sampler.sample`; the last are random numbers.
         """
-        if not self.settings.place.is_last:
-            return None
-        logits = self.model.logits(self.hidden[rows.to(self.device)])
+        logits = self._logits(rows)
         try:
             return None if logits is None else Sampler(eos_token_ids).sample(logits, *asked)
         except BadLogitsError as error:  # the fault of a request, not of this rank

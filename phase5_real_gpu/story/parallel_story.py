@@ -37,7 +37,7 @@ def the_ranks(lab: Lab) -> None:
     """A model in several processes: what they hold, what they answer, what crosses."""
     t, p = lab.args.tensor_parallel_size, lab.args.pipeline_parallel_size
     folder = find_model(lab.args.model)
-    config = EngineConfig(num_blocks=NUM_BLOCKS)
+    config = EngineConfig(num_blocks=NUM_BLOCKS, enforce_eager=True)  # a replayed step is not counted
     executor = MultiprocExecutor(folder, DTYPE, lab.device, t, p)
     engine = LLMEngine(executor.model, None, config, executor=executor)
     who_holds_what(lab, executor, engine.model.config, t, p)

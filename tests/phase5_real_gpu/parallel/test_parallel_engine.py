@@ -15,14 +15,18 @@ from labkit.paths import ROOT
 from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
 from phase2_attention_kvcache.model.config import read_config
 from phase2_attention_kvcache.model.sampling import BadLogitsError, Sampler
-from phase4_scheduler.engine import EngineConfig, LLMEngine, Request
+from phase2_attention_kvcache.story.small_families import write_small_model
+from phase4_scheduler.engine import EngineConfig, LLMEngine, Request, StepBatch
 from phase4_scheduler.features.executor import EXECUTORS, ExecutorError, Executors
 from phase4_scheduler.simulator import step_traffic
 from phase5_real_gpu.parallel import MultiprocExecutor, Place
-from phase5_real_gpu.parallel.executor import RemoteLogits
+from phase5_real_gpu.parallel.executor import RemoteLogits, RemoteModel
 from phase5_real_gpu.parallel.placement import columns_of_rank, rows_of_rank
+from phase5_real_gpu.parallel.shard_loading import load_shard
 from phase5_real_gpu.parallel.worker import Worker
+from tests.phase5_real_gpu.conftest import repeat_in_python
 from tests.phase5_real_gpu.parallel.conftest import (
+    SIZES,
     Answers,
     parallel_engine,
     prompts,
@@ -147,12 +151,47 @@ def test_tokens_are_sampled_where_the_logits_are(folders):
     engine.core.executor.shutdown()
 
 
+def test_a_rank_on_a_gpu_replays_its_decode_steps(tmp_path):
+    """Played by a rank without peers, whose kernels are interpreted and whose recordings are repeated in Python."""
+    write_small_model("llama", tmp_path, SIZES | dict(head_dim=16))
+    alone = SimpleNamespace(place=Place(0), gather=lambda x: [x])
+    worker = Worker.__new__(Worker)
+    worker.settings, worker.device = SimpleNamespace(place=alone.place), "cuda"
+    worker.model, _ = load_shard(tmp_path, torch.float32, "cpu", alone)
+    ranks = SimpleNamespace(collective_rpc=lambda method, *asked: [getattr(worker, method)(*asked)])
+
+    def initialize_kv_cache(*sizes):
+        cache = MultiprocExecutor.initialize_kv_cache(ranks, *sizes)
+        worker.runner._record = repeat_in_python
+        return cache
+
+    ranks.initialize_kv_cache = initialize_kv_cache
+    settings = EngineConfig(num_blocks=60, block_size=4, max_num_seqs=4)
+    ranks.model = RemoteModel(ranks, worker.model.whole_config, torch.float32)
+    engine = LLMEngine(ranks.model, None, settings, executor=ranks)
+    params, asked = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True), prompts(3)
+    found = engine.generate(asked, params)
+    wanted = LLMEngine(Transformer.from_pretrained(tmp_path), None, settings).generate(asked, params)
+    assert [o.token_ids for o in found] == [o.token_ids for o in wanted]
+    assert {bucket for bucket, _ in worker.runner.recordings} == {4}
+    assert [line[:9] for line in engine.core.runner.prepare()] == ["CUDA grap"] * 3
+    assert {bucket for bucket, _ in worker.runner.recordings} == {1, 2, 4}
+
+    worker.runner.recordings.clear()  # now it can record no more: its peers would wait for other all-reduces
+    worker.runner._record = lambda step: 1 / 0
+    engine.add_request("late", [1, 2], params)
+    engine.step()
+    with pytest.raises(RuntimeError, match=r"ZeroDivisionError.*enforce_eager=True"):
+        worker.runner.execute(StepBatch([1], [3], [[1]], [5], [2], [6]))
+
+
 def test_logits_that_allow_no_token_move_no_generator():
     """The rank says so with its answer, and lives on; the other requests are sampled again from where they stood."""
     place = Place(0, 1, 1)
-    worker = SimpleNamespace(settings=SimpleNamespace(place=place), device="cpu", hidden=torch.zeros(1, 4))
+    worker = Worker.__new__(Worker)
+    worker.settings, worker.hidden = SimpleNamespace(place=place), torch.zeros(1, 4)
     worker.model = SimpleNamespace(logits=lambda hidden: torch.full((1, 9), torch.nan))
-    ask = lambda method, *asked: [None, pickle.loads(pickle.dumps(Worker.sample(worker, *asked)))]  # noqa: E731
+    ask = lambda method, *asked: [None, pickle.loads(pickle.dumps(worker.sample(*asked)))]  # noqa: E731
     ranks = SimpleNamespace(collective_rpc=ask)
     request = Request("a", [1, 2], SamplingParams(temperature=1.0, seed=3))
     sampler = Sampler(generator=torch.Generator().manual_seed(5))
