@@ -12,7 +12,6 @@ saved case by case, and the file is written after each part: a run that is cut s
 from there. Together they take less than ten minutes. Close other programs first; the figures need a quiet machine.
 """
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from phase5_real_gpu.measuring.reference_files import Part, read_reference, writ
 from phase5_real_gpu.measuring.steps import Gathered, Step, run_steps
 
 TOTAL_SECONDS = 570  # so that ten minutes are never reached
-NAME_RULE = "small letters, digits and . _ + - only, at most 80 of them"
 SCRIPTS = {  # the seconds of each part, and whether it saves its figures one by one
     "memory": ("memory_hierarchy.py", 90, False),
     "kernels": ("kernel_benchmark.py", 210, True),
@@ -51,16 +49,13 @@ def story(lab: Lab) -> None:
     if not parts or (unknown := [p for p in parts if p not in SCRIPTS]):
         wrong = f"unknown part {unknown[0]!r}" if parts else "--parts is empty"
         raise LabError(f"{wrong}: use some of {','.join(SCRIPTS)}")
-    if args.name and not re.fullmatch(r"[a-z0-9][a-z0-9._+-]{0,79}", args.name):
-        raise LabError(f"--name {args.name!r}: use {NAME_RULE}")
     out = Path(args.out) if args.out else outputs() / "machine.json"
     check_writable(out)
     command = "python phase5_real_gpu/measure_machine.py" + " --quick" * lab.quick
     command += f" --parts {','.join(parts)}" * (parts != list(SCRIPTS))
 
     def save(gathered: Gathered) -> None:
-        fields = dict(name=args.name, title=args.title, command=command, quick=lab.quick)
-        write_reference(gathered.as_reference(args.device, **fields), out)
+        write_reference(gathered.as_reference(args.device, command=command, quick=lab.quick), out)
 
     def tell(step: Step, part: Part | None, gathered: Gathered) -> None:
         line = f"{step.shows} (at most {step.seconds:.0f} s)"
@@ -88,8 +83,6 @@ def story(lab: Lab) -> None:
 def add_arguments(parser: Any) -> None:
     add, every = parser.add_argument, ",".join(SCRIPTS)
     add("--out", metavar="FILE", help="where to write (default: outputs/machine.json)")
-    add("--name", default="", help="short name of this machine (default: made from its processor)")
-    add("--title", default="", help="the same in words")
     add("--parts", metavar="A,B", default=every, help=f"only some of {every}")
     add("--vllm-python", default="", metavar="FILE", help="python of an environment that has vLLM")
     add("--resume", action="store_true", help="go on with what an earlier run has measured, part by part")

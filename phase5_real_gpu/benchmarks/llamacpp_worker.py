@@ -5,7 +5,7 @@
 It runs in an environment that holds the package, so it imports nothing of the course. The first line it writes says
 {"ready": version}, or {"missing": package}. The one question it knows is
 
-    {"do": "time", "requests": [[prompt, tokens to write], ...], "detokenize": false}
+    {"do": "time", "requests": [[prompt, tokens to write], ...]}
 """
 
 import json

@@ -83,9 +83,9 @@ class Worker:
             self._process.stdin.flush()
         return self._answer(ANSWER_SECONDS)
 
-    def time(self, requests: list[tuple[list[int], int]], detokenize: bool = False) -> float:
+    def time(self, requests: list[tuple[list[int], int]]) -> float:
         """Seconds to serve (prompt, tokens to write) that arrive together, with an empty prefix cache."""
-        answer = self.ask("time", requests=requests, detokenize=detokenize)
+        answer = self.ask("time", requests=requests)
         if answer["lengths"] != [osl for _, osl in requests]:
             raise LabError(
                 f"{self.package} wrote answers of other lengths than asked for: the speeds cannot be compared"

@@ -7,7 +7,7 @@ It runs in vLLM's own environment, so it imports nothing of the course. The firs
 
     {"do": "schedule", "requests": [{"id": 0, "arrival": 3, "prompt": [ids], "max_tokens": 9}, ...]}
     {"do": "generate", "prompts": [[ids], ...], "max_tokens": 40, "stop_token_ids": [0]}
-    {"do": "time", "requests": [[prompt, tokens to write], ...], "detokenize": false}
+    {"do": "time", "requests": [[prompt, tokens to write], ...]}
     {"do": "serve", "requests": [[second of arrival, prompt, tokens to write], ...]}
     {"do": "metrics"}
 """
@@ -50,12 +50,10 @@ def start(settings: dict[str, Any]) -> Any:
     return LLM(**{name: value for name, value in settings.items() if name in known})
 
 
-def greedy(max_tokens: int, detokenize: bool = False, **more: Any) -> Any:
+def greedy(max_tokens: int, **more: Any) -> Any:
     from vllm import SamplingParams
 
-    return SamplingParams(
-        temperature=0, max_tokens=max_tokens, ignore_eos=True, detokenize=detokenize, **more
-    )
+    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, detokenize=False, **more)
 
 
 def complete(llm: Any, prompts: list[list[int]], params: Any) -> list[Any]:
@@ -128,10 +126,10 @@ def generate(
     return {"answers": [{"token_ids": list(a.token_ids), "top": top} for a, top in zip(found, tops)]}
 
 
-def timed(llm: Any, requests: list[list[Any]], detokenize: bool) -> dict[str, Any]:
+def timed(llm: Any, requests: list[list[Any]]) -> dict[str, Any]:
     """Seconds to serve requests that arrive together, with an empty prefix cache."""
     llm.reset_prefix_cache()
-    params = [greedy(osl, detokenize=detokenize) for _, osl in requests]
+    params = [greedy(osl) for _, osl in requests]
     began = time.perf_counter()
     found = complete(llm, [prompt for prompt, _ in requests], params)
     return {"seconds": time.perf_counter() - began, "lengths": [len(a.token_ids) for a in found]}
@@ -205,13 +203,7 @@ def make_scheduler(model_config: Any, c: dict[str, Any], kv_transfer_config: Any
     from vllm.v1.structured_output import StructuredOutputManager
 
     size = c["block_size"]
-    same = (
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "max_model_len",
-        "long_prefill_token_threshold",
-        "policy",
-    )
+    same = "max_num_seqs", "max_num_batched_tokens", "max_model_len", "long_prefill_token_threshold", "policy"
     scheduler_config = SchedulerConfig(
         **{name: c[name] for name in same},
         enable_chunked_prefill=c["chunked_prefill"],
@@ -235,6 +227,9 @@ def make_scheduler(model_config: Any, c: dict[str, Any], kv_transfer_config: Any
     return scheduler, get_request_block_hasher(size, sha256) if c["prefix_caching"] else None
 
 
+KNOWN = {"schedule": schedule, "generate": generate, "time": timed, "serve": serve, "metrics": metrics}
+
+
 def main() -> None:
     # Libraries print to stdout as they like; answers go through a channel of their own.
     answers = os.fdopen(os.dup(1), "w")
@@ -254,15 +249,7 @@ def main() -> None:
     answer(ready=vllm.__version__)
     for line in sys.stdin:
         question = json.loads(line)
-        known = {
-            "schedule": schedule,
-            "generate": generate,
-            "time": timed,
-            "serve": serve,
-            "metrics": metrics,
-        }
-        do = known[question.pop("do")]
-        answer(**do(engine, **question))
+        answer(**KNOWN[question.pop("do")](engine, **question))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from phase5_real_gpu.compiling.machine_code import LIMITS
 from phase5_real_gpu.fused import quantized_gemm
 from phase5_real_gpu.fused.store_kernel import store
 from phase5_real_gpu.kernels import paged_decode, paged_prefill, write_kv
+from phase5_real_gpu.kernels.split_rule import MOST_SPLITS
 from phase5_real_gpu.ladder import LADDER, Rung, first_kernels, run_rung
 
 NUM_BLOCKS, BATCH, MOST_BLOCKS = 4096, 64, 256
@@ -119,7 +120,7 @@ VARIANTS = {
         call, head_dim=head_dim, rule=dict(window=1000 if window else None, softcap=50.0 if softcap else None),
         **(FP8 if fp8 else {}),
     )
-    for kernel, call in {"decode": _decode, "decode split": partial(_decode, num_splits=16), "prefill": _prefill}.items()
+    for kernel, call in {"decode": _decode, "decode split": partial(_decode, num_splits=MOST_SPLITS), "prefill": _prefill}.items()
     for head_dim in (64, 80, 96, 128, 256)
     for fp8 in (False, True)
     for window in (False, True)

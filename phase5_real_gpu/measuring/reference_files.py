@@ -190,8 +190,6 @@ def as_reference(
     facts: dict[str, Any] | None,
     device: str,
     card: dict[str, Any],
-    name: str = "",
-    title: str = "",
     **fields: Any,
 ) -> Reference:
     """The contents of a file from the figures of this run.
@@ -199,8 +197,7 @@ def as_reference(
     Args:
         facts: as `environment()` gives them; None: those of this process. card: the GPU's own report (`gpu_watch.py`).
         device: where it was measured: "cpu" beside a card leaves the card out.
-        name, title: of the machine; made from its card or processor if empty.
-        fields: of `Reference`.
+        fields: of `Reference`; its name and title are made from the card or the processor if they are not given.
     """
     facts = json.loads(json.dumps(facts or environment()))
     if device == "cpu":
@@ -211,10 +208,9 @@ def as_reference(
     if facts.get("gpu"):
         facts["gpu"] |= card
         own_title = facts["gpu"]["name"]
+    names = dict(name=slug(own_title), title=own_title)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Reference(
-        name or slug(own_title), title or own_title, "measured", facts, measured_at=now, **fields
-    )
+    return Reference(**names | fields, origin="measured", environment=facts, measured_at=now)
 
 
 def write_reference(reference: Reference, path: str | Path) -> None:

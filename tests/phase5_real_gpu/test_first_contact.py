@@ -90,14 +90,11 @@ def test_without_a_card_it_says_so_and_lists_what_it_would_do(run_script, capsys
     assert "use a machine that has one, or --dry-run" in capsys.readouterr().err
 
 
-def test_all_parts_take_ten_minutes_at_most_and_their_files_exist():
+def test_all_parts_take_ten_minutes_at_most_their_files_exist_and_that_of_cuda_graphs_selects_a_test():
+    """pytest ends with code 5 where nothing is selected, and the part would fail on every card."""
     assert sum(step.seconds for step in STEPS) <= contact.TOTAL_SECONDS < 600
     files = [word for step in STEPS for word in step.command if word.endswith(".py")]
     assert files and all((ROOT / word).is_file() for word in files)
-
-
-def test_the_part_of_cuda_graphs_selects_a_test():
-    """pytest ends with code 5 where nothing is selected, and the part would fail on every card."""
     words = next(step.command for step in STEPS if step.name == "graphs")
     run = [sys.executable, *words, "--collect-only"]
     assert subprocess.run(run, cwd=ROOT, capture_output=True).returncode == 0

@@ -1,18 +1,14 @@
 """Measuring in parts: a part that fails or hangs costs its own figures and no others; the file is always whole."""
 
-import json
-import os
-import signal
-import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
-from labkit.paths import ROOT
 from phase5_real_gpu import measure_machine
 from phase5_real_gpu.measuring import gpu_watch
 from phase5_real_gpu.measuring.gpu_watch import watch_card
@@ -46,14 +42,8 @@ def run(tmp_path):
             command = (str(tmp_path / f"{name}.py"), "--json", "{report}", "--more")
             steps.append(Step(name, name, each, command, needs))
         saved = []
-        gathered = run_steps(
-            steps,
-            tmp_path / "out",
-            lambda g: saved.append(len(g.measurements)),
-            lambda *_: None,
-            seconds,
-            earlier,
-        )
+        save = lambda g: saved.append(len(g.measurements))  # noqa: E731
+        gathered = run_steps(steps, tmp_path / "out", save, lambda *_: None, seconds, earlier)
         assert len(saved) == len(steps) and saved[-1] == len(gathered.measurements)
         return gathered, {part.script: (part.outcome, part.error) for part in gathered.parts}
 
@@ -74,12 +64,9 @@ def test_a_failure_costs_only_its_own_figures(run):
         crashes_late=good(("launch", 7.0), then="raise RuntimeError('the card fell off')"),
         last=good(("itl-gpt2-b1", 9.0), ("itl-tales-b1", 5.0), limits=second, then="sys.exit(1)"),
     )
+    # Of two of one name the later stays.
     values = {name: m.value for name, m in gathered.measurements.items()}
-    assert values == {
-        "itl-tales-b1": 5.0,
-        "launch": 7.0,
-        "itl-gpt2-b1": 9.0,
-    }  # of two of one name the later stays
+    assert values == {"itl-tales-b1": 5.0, "launch": 7.0, "itl-gpt2-b1": 9.0}
     assert gathered.measurements["itl-gpt2-b1"].details["argv"] == ["--more"]
     limits = gathered.limits  # the best ceiling counts
     assert (limits.read_gb_s, limits.copy_gb_s, limits.launch_us) == (20.0, 16.0, 3.0)
@@ -103,22 +90,9 @@ time.sleep(60)
     gathered, outcomes = run(each=5.0, **parts)
     assert outcomes == {"hangs": ("timed out", "stopped after 5 s"), "after": ("ok", "")}
     assert set(gathered.measurements) == {"itl-gpt2-b1", "itl-tales-b1"}  # saved before it hung
-    if os.name == "posix":
-        assert is_gone(int(pid_file.read_text()))
-
-
-def is_gone(pid: int, within: float = 5.0) -> bool:
-    until = time.monotonic() + within
-    while time.monotonic() < until:
-        try:
-            os.kill(pid, 0)
-            # A zombie has ended; its exit code is not yet collected.
-            if Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] == "Z":
-                return True
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        time.sleep(0.05)
-    return False
+    child = int(pid_file.read_text())
+    gone, alive = psutil.wait_procs([psutil.Process(child)] if psutil.pid_exists(child) else [], timeout=5)
+    assert all(process.status() == psutil.STATUS_ZOMBIE for process in alive), gone
 
 
 def test_time_and_packages_are_asked_for_beforehand(run):
@@ -157,31 +131,17 @@ def scripts(tmp_path, monkeypatch):
 
 def test_script_writes_a_reference_file(scripts, tmp_path, capsys, mistake_of):
     scripts(a=good(("itl-tales-b1", 2.0), limits=LIMITED), b="raise SystemExit(2)")
-    out, report = tmp_path / "new" / "mine.json", tmp_path / "report.json"
-    argv = [
-        "--parts",
-        "a,b",
-        "--out",
-        out,
-        "--name",
-        "my-laptop",
-        "--title",
-        "My laptop",
-        "--quick",
-        "--json",
-        report,
-    ]
-    assert measure_machine.main(list(map(str, argv))) == 0
+    out = tmp_path / "new" / "mine.json"
+    assert measure_machine.main(["--parts", "a,b", "--out", str(out), "--quick"]) == 0
     said = capsys.readouterr().out
     assert "ok, " in said and "failed" in said
     mine = read_reference(out)
-    assert (mine.name, mine.title, mine.origin, mine.quick) == ("my-laptop", "My laptop", "measured", True)
+    assert (mine.name, mine.title) == ("some-cpu-2-cores", "Some CPU, 2 cores")
+    assert mine.origin == "measured" and mine.quick
     assert mine.get("itl-tales-b1").value == 2.0 and mine.limits.read_gb_s == 20.0
     assert mine.get("itl-tales-b1").details["argv"] == ["--device", "auto", "--quick", "--resume"]
     assert [p.outcome for p in mine.parts] == ["ok", "failed"]
     assert mine.device == "cpu" and mine.measured_at and "--quick" in mine.command
-    assert json.loads(report.read_text())["results"]["figures"] == 1
-    report.unlink()
     said = mistake_of(measure_machine, "--parts", "a", "--out", out, "--resume")
     assert "was measured with --quick" in said
 
@@ -205,41 +165,11 @@ def test_no_figure_at_all_is_an_error_and_the_file_says_why(scripts, tmp_path, m
     ("argv", "says"),
     [
         (["--parts", "memory,moon"], "unknown part 'moon'"), (["--parts", ","], "--parts is empty"),
-        (["--name", "My Laptop"], "small letters"), (["--out", "."], "is a folder"),
-        (["--out", "/dev/null/mine.json"], "cannot write"),
+        (["--out", "."], "is a folder"),
     ],
 )  # fmt: skip
 def test_bad_options_are_refused_before_anything_runs(mistake_of, argv, says):
     assert says in mistake_of(measure_machine, *argv)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_cut_short_it_leaves_what_it_has_and_no_process_behind(tmp_path):
-    """Ctrl-C in the second part."""
-    pid_file = tmp_path / "pid"
-    (tmp_path / "a.py").write_text(good(("itl-tales-b1", 2.0)))
-    (tmp_path / "b.py").write_text(
-        f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-    )
-    driver = f"""
-import sys
-from phase5_real_gpu import measure_machine
-measure_machine.SCRIPTS.clear()
-measure_machine.SCRIPTS.update({{k: ({str(tmp_path)!r} + f"/{{k}}.py", 60, False) for k in "ab"}})
-sys.exit(measure_machine.main(["--parts", "a,b", "--out", {str(tmp_path / "mine.json")!r}]))
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", driver], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    until = time.monotonic() + 60
-    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < until:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and said == "stopped\n"
-    assert is_gone(int(pid_file.read_text()))
-    mine = read_reference(tmp_path / "mine.json")
-    assert [p.outcome for p in mine.parts] == ["ok"] and mine.get("itl-tales-b1")
 
 
 # ---------------------------------------------------------------------- the card's own report
@@ -296,10 +226,11 @@ def test_the_card_is_asked_and_throttling_shows(nvml):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("visible", "card"), [("", 0), ("2,3", 2), ("GPU-8f6e,3", "GPU-8f6e")])
-def test_the_card_that_is_visible_is_asked(nvml, monkeypatch, visible, card):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert gpu_watch.ask()["highest_power_w"] == 120.5 and nvml.asked == [card]
+def test_the_card_that_is_visible_is_asked(nvml, monkeypatch):
+    for visible in ("", "2,3", "GPU-8f6e,3"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert gpu_watch.ask()["highest_power_w"] == 120.5
+    assert nvml.asked == [0, 2, "GPU-8f6e"]
 
 
 def test_a_card_that_does_not_answer(nvml, monkeypatch):
@@ -313,6 +244,5 @@ def test_a_card_that_does_not_answer(nvml, monkeypatch):
     assert told["max_sm_clock_mhz"] == 1980.0
     nvml.nvmlInit = refuses
     assert gpu_watch.ask() == {}
-    monkeypatch.setitem(sys.modules, "pynvml", None)
     with watch_card() as seen:
         assert seen == {}

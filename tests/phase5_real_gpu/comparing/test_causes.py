@@ -68,25 +68,41 @@ def with_seconds(seconds, name="cpu-decode-b16-512", **details) -> Reference:
     return report(Measurement(name, 50.0, "us", details={"seconds": seconds, **details}))
 
 
-def test_compiling_inside_the_timed_region():
-    cause = "compile or warm-up inside the timed region"
-    counted = with_seconds([0.4, 0.001, 0.001, 0.002])
-    assert named(counted) == [cause]
-    assert "cpu-decode-b16-512: the first repeat took 400 ms" in evidence(counted, None, cause)
-    # A hiccup of the system is another thing: it is short, or hits others as well.
-    for seconds in ([0.001] * 4, [0.012, 0.001, 0.001, 0.001], [0.5, 0.01, 0.4, 0.01, 0.01]):
-        assert named(with_seconds(seconds)) == []
+def throughput(*factors) -> tuple[Measurement, ...]:
+    batches = zip((1, 8, 64), factors)
+    return tuple(Measurement(f"throughput-tales-b{b}", 400.0 * f, "tok/s", "higher") for b, f in batches)
 
 
-def test_float32_where_the_reference_has_bfloat16():
-    def in_format(dtype, **fields):
-        return report(Measurement("itl-tales-b1", 2.0, "ms", details={"dtype": dtype}), **fields)
+def in_format(dtype, **fields) -> Reference:
+    return report(Measurement("itl-tales-b1", 2.0, "ms", details={"dtype": dtype}), **fields)
 
-    wide, narrow = in_format("float32"), in_format("bfloat16")
-    assert "float32, the reference in bfloat16: 2 times the bytes" in evidence(wide, narrow, "wrong dtype")
-    on_gpu = in_format("bfloat16", environment=GPU)  # another kind of machine has formats of its own
-    for mine, theirs in ((narrow, wide), (narrow, narrow), (wide, wide), (wide, on_gpu)):
-        assert "wrong dtype" not in named(mine, theirs)
+
+WARM_UP, MIXED = "compile or warm-up inside the timed region", "prefill mixed into decode"
+GAPS = [0.002] * 40 + [0.03] * 4 + [0.002] * 20
+ON_A_CPU = {
+    "the first repeat compiles": (
+        with_seconds([0.4, 0.001, 0.001, 0.002]), None, WARM_UP, ["cpu-decode-b16-512: the first repeat took 400 ms"]),
+    "no repeat stands out": (with_seconds([0.001] * 4), None, None, []),
+    "a hiccup of the system is short": (with_seconds([0.012, 0.001, 0.001, 0.001]), None, None, []),
+    "or it hits others as well": (with_seconds([0.5, 0.01, 0.4, 0.01, 0.01]), None, None, []),
+    "float32 where the reference has bfloat16": (
+        in_format("float32"), in_format("bfloat16"), "wrong dtype",
+        ["float32, the reference in bfloat16: 2 times the bytes"]),
+    "narrower than the reference": (in_format("bfloat16"), in_format("float32"), None, []),
+    "the same format": (in_format("float32"), in_format("float32"), None, []),
+    "another kind of machine has formats of its own": (
+        in_format("float32"), in_format("bfloat16", environment=GPU), None, []),
+    "one request beside the reference's 64": (
+        report(*throughput(1)), report(*throughput(1, 4, 18)), "small batch", []),
+    "one request alone": (report(*throughput(1)), None, None, []),
+    "batches that share steps": (report(*throughput(1, 4, 18)), report(*throughput(1, 4, 18)), None, []),
+    "a batch that is not shared": (report(*throughput(1, 1.1)), None, "small batch", ["one after the other"]),
+    "a long prompt in the middle of an answer": (
+        with_seconds(GAPS, "itl-tales-b1", prefill_steps=4), None, MIXED, ["4 steps had a prompt in them"]),
+    "a report that counts no such steps has spikes of another origin": (
+        with_seconds(GAPS, "itl-tales-b1", prefill_steps=0), None, None, []),
+    "one that does not count is believed": (with_seconds(GAPS, "itl-tales-b1"), None, MIXED, []),
+}  # fmt: skip
 
 
 @pytest.mark.skipif(compiled_kernel() is None, reason="needs numba")
@@ -100,24 +116,6 @@ def test_gathering_instead_of_the_compiled_kernel():
 
     assert named(measured(False)) == ["eager fallback"] == named(measured(False), measured(True))
     assert named(measured(True)) == [] == named(measured(False), measured(False))
-
-
-def test_a_batch_that_is_not_shared():
-    rows = [Measurement(f"throughput-tales-b{b}", 400.0 * b**0.7, "tok/s", "higher") for b in (1, 8, 64)]
-    assert named(report(rows[0]), report(*rows)) == ["small batch"]
-    assert named(report(*rows), report(*rows)) == [] == named(report(rows[0]))
-    flat = dataclasses.replace(rows[1], value=rows[0].value * 1.1)
-    assert "one after the other" in evidence(report(rows[0], flat), None, "small batch")
-
-
-def test_a_long_prompt_in_the_middle_of_an_answer():
-    cause, gaps = "prefill mixed into decode", [0.002] * 40 + [0.03] * 4 + [0.002] * 20
-    assert "4 steps had a prompt in them" in evidence(
-        with_seconds(gaps, "itl-tales-b1", prefill_steps=4), None, cause
-    )
-    # A report that counts no such steps has spikes of another origin; one that does not count is believed.
-    assert named(with_seconds(gaps, "itl-tales-b1", prefill_steps=0)) == []
-    assert named(with_seconds(gaps, "itl-tales-b1")) == [cause]
 
 
 # ---------------------------------------------------------------------- what only a GPU can show: planted
@@ -176,7 +174,9 @@ PLANTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("mine", "reference", "cause", "says"), PLANTED.values(), ids=PLANTED)
+@pytest.mark.parametrize(
+    ("mine", "reference", "cause", "says"), (ON_A_CPU | PLANTED).values(), ids=ON_A_CPU | PLANTED
+)
 def test_a_planted_cause_is_named_and_no_other(mine, reference, cause, says):
     assert named(mine, reference) == ([cause] if cause else [])
     assert all(words in evidence(mine, reference, cause) for words in says)
