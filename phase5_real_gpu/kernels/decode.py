@@ -190,6 +190,7 @@ def launch_decode(
     if is_split:
         merge_kernel[(batch, num_heads)](
             out, plan.partial_out, plan.partial_lse, plan.num_splits,
-            HEAD_DIM=head_dim, DIMS=dims, SPLITS=triton.next_power_of_2(plan.num_splits), num_warps=4,
+            HEAD_DIM=head_dim, DIMS=dims, SPLITS=triton.next_power_of_2(plan.num_splits),
+            num_warps=4 if plan.num_splits <= 32 else 8,  # 128 splits of 256 numbers do not fit into the registers of 4
         )  # fmt: skip
     return compiled

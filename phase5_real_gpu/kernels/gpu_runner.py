@@ -112,8 +112,7 @@ class DecodeInputs:
             self._copied.synchronize()  # the GPU may still be reading what is overwritten below
         host = self._host.numpy()
         rows = host[:-ALIGNED].reshape(4, -1)  # a view
-        rows[:] = 0
-        rows[2] = -1
+        rows[:] = [[0], [0], [-1], [0]]
         for row, values in zip(rows, (batch.token_ids, batch.positions, batch.slots, batch.context_lens)):
             row[: len(values)] = values
         host[-ALIGNED] = split_tokens
@@ -158,9 +157,9 @@ class GPURunner(ModelRunner):
         # A graph knows addresses only. What lies there must not be freed, so hold on to it.
         self._recorded: list[DeviceStep] = []
         try:
-            self._inputs = DecodeInputs(config.max_num_seqs, max_blocks, device) if record else None
+            self._inputs = record and DecodeInputs(config.max_num_seqs, max_blocks, device)
         except RuntimeError as error:  # no memory, or none that can be pinned
-            self.go_on_without(error)
+            self._inputs = self.go_on_without(error)
 
     @classmethod
     def work_bytes(cls, model: Transformer, config: EngineConfig) -> int:
@@ -207,10 +206,12 @@ class GPURunner(ModelRunner):
         """As `ModelRunner.execute`. The result is overwritten by the next step."""
         n = len(batch.query_lens)
         bucket = next((size for size in self._buckets if size >= n), None)
-        if self._record is None or bucket is None or len(batch.token_ids) > n:
+        if self._inputs is None or bucket is None or len(batch.token_ids) > n:
             return super().execute(batch)
         splits = self.kv_cache.splits(batch.context_lens)
         num_splits = triton.next_power_of_2(splits.num_splits)
+        if self._record is None and (bucket, num_splits) not in self.recordings:
+            return super().execute(batch)
         try:
             self._inputs.fill(batch, splits.split_tokens)
             self.complete(self._inputs.parts[0])
@@ -239,10 +240,10 @@ class GPURunner(ModelRunner):
         return self.recordings[bucket, num_splits]
 
     def go_on_without(self, error: Exception, batch: StepBatch | None = None) -> Tensor | None:
-        """Record no more. Returns what this step gives without a recording; if that fails as well, recording is not to blame."""
+        """Record no more steps. Returns what this one gives; if it fails without a recording as well, recording is not to blame."""
         hidden = super().execute(batch) if batch else None
         what = f"a step cannot be recorded ({type(error).__name__}: {error})"
-        warnings.warn(f"{what}: going on without CUDA graphs", stacklevel=3)
+        warnings.warn(f"{what}: going on without further CUDA graphs", stacklevel=3)
         self._record = None
         return hidden
 

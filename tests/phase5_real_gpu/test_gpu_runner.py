@@ -108,9 +108,7 @@ def serve(engine):
 
 @pytest.mark.parametrize("record", RECORDERS)
 @pytest.mark.parametrize(
-    ("model", "cut_for", "is_async"),
-    [("gpt2", 1, False), ("llama", 16, True)],
-    indirect=["model"],
+    ("model", "cut_for", "is_async"), [("gpt2", 1, False), ("llama", 16, True)], indirect=["model"]
 )
 def test_the_engine_writes_the_same_tokens(model, record, cut_for, is_async):
     """Batches of all sizes in recordings of 1, 2, 4 and 8, tables that grow, shrink and change hands, mixed steps in between."""
@@ -124,44 +122,27 @@ def test_the_engine_writes_the_same_tokens(model, record, cut_for, is_async):
     assert all(n & (n - 1) == 0 for n in splits) and (len(splits) > 1) == (cut_for > 1)
     assert runner.kv_cache.storage.data[:, :, 0].isnan().all()  # the null block, where padding would write
     shared = runner.kv_cache.partials.untyped_storage().data_ptr()
-    for plan in [
-        step.decodes.plan for step in runner._recorded
-    ]:  # all steps share the memory of their splits
-        assert plan.num_splits == 1 or plan.partial_out.untyped_storage().data_ptr() == shared
+    plans = [step.decodes.plan for step in runner._recorded]  # all share the memory of their splits
+    assert all(p.num_splits == 1 or p.partial_out.untyped_storage().data_ptr() == shared for p in plans)
 
 
-def test_a_plan_without_memory_costs_the_recordings_alone(model, monkeypatch):
-    engine = engine_with(model, repeat_in_python)
-    plan, calls = engine.core.runner.kv_cache.plan, []
+@pytest.mark.parametrize(("holder", "name"), [(gpu_runner, "DecodeInputs"), (TritonPagedKVCache, "plan")])
+def test_memory_that_is_lacking_costs_the_recordings_alone(model, monkeypatch, holder, name):
+    real, calls = getattr(holder, name), []
 
-    def short_of_memory(*args):
+    def no_memory_at_first(*args):
         calls.append(args)
         if len(calls) == 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return plan(*args)
+        return real(*args)
 
-    for i, prompt in enumerate(([1], [2, 3])):
-        engine.add_request(str(i), prompt, GREEDY)
-    tokens = {output.request_id: output.token_ids for output in engine.step()}
-    monkeypatch.setattr(engine.core.runner.kv_cache, "plan", short_of_memory)
-    with pytest.warns(UserWarning, match="out of memory.*going on without CUDA graphs"):
-        while engine.has_unfinished_requests:
-            for output in engine.step():
-                tokens[output.request_id] += output.token_ids
-    assert engine.core.runner._record is None and not engine.core.runner.recordings
-    wanted = plain_engine(model).generate([[1], [2, 3]], GREEDY)
-    assert list(tokens.values()) == [o.token_ids for o in wanted]
-
-
-def test_inputs_without_memory_cost_the_recordings_alone(model, monkeypatch):
-    def no_memory(*args):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(gpu_runner, "DecodeInputs", no_memory)
-    with pytest.warns(UserWarning, match="out of memory.*going on without CUDA graphs"):
+    prompts = [[1, 2], [2, 3, 4]]  # a prompt of a single token would need a plan of its own
+    monkeypatch.setattr(holder, name, no_memory_at_first)
+    with pytest.warns(UserWarning, match="out of memory.*going on without further CUDA graphs"):
         engine = engine_with(model, repeat_in_python)
-    wanted = plain_engine(model).generate([[1], [2, 3]], GREEDY)
-    assert [o.token_ids for o in engine.generate([[1], [2, 3]], GREEDY)] == [o.token_ids for o in wanted]
+        tokens = [o.token_ids for o in engine.generate(prompts, GREEDY)]
+    assert engine.core.runner._record is None and not engine.core.runner.recordings
+    assert tokens == [o.token_ids for o in plain_engine(model).generate(prompts, GREEDY)]
 
 
 def test_only_the_columns_in_use_are_copied_to_the_device():
@@ -226,6 +207,8 @@ def test_after_the_warm_up_no_step_is_recorded(model):
     assert set(engine.core.runner.recordings) == set(itertools.product([1, 2, 4, 8], [1, 2, 4, 8, 16]))
     assert counter.recorded == len(lines) - 1 == 20
     assert lines[-1].startswith(f"CUDA graph {counter.recorded} of {counter.recorded}: 1 requests, 1 splits")
+    with pytest.warns(UserWarning, match="going on without further CUDA graphs"):
+        engine.core.runner.go_on_without(MemoryError())  # what is recorded is replayed all the same
     recorded = counter.recorded
     rng = random.Random(3)
     prompts = [[rng.randrange(97) for _ in range(n)] for n in (3, 90, 1, 2, 5)]
