@@ -1,19 +1,24 @@
-"""What a step asks of the host: a model on the meta device, where tensors have a shape and no memory, and each operator is seen.
+"""What a step asks of the host and of the card: a model on the meta device, where tensors have a shape and no memory, and each
+operator is seen.
 
 No operator mixes tensors of the device with tensors of the host, none computes on the host, and the host waits once, for the
-sampled tokens. It runs in a process in which Triton does not interpret; launches are watched and not made.
+sampled tokens. The kernels of a decode step of Llama-3 8B are counted: one per operator that is no mere view, and one per
+launch of Triton. It runs in a process in which Triton does not interpret; launches are watched and not made.
 """
 
 import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -23,17 +28,17 @@ from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
 if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
 
+from phase1_tokens_embeddings.weights import SHAPES
 from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
 from phase2_attention_kvcache.model.checkpoint import finish_loading
 from phase2_attention_kvcache.quantization.quantized_linear import quantize_model
 from phase3_paged_attention.sharing import QuantizedKVStorage
 from phase4_scheduler.assembly.feature import mixed
-from phase4_scheduler.engine import EngineConfig, Request, SchedulerOutput
+from phase4_scheduler.engine import EngineConfig, Request, SchedulerOutput, StepBatch
 from phase4_scheduler.features.async_scheduling import AsyncScheduling, ScheduledAhead
-from phase5_real_gpu.compiling.step_kernels import OnGPU
 from phase5_real_gpu.fused.runner import FusedRunner
 from phase5_real_gpu.kernels import triton_setup
-from phase5_real_gpu.kernels.gpu_runner import Recording
+from phase5_real_gpu.kernels.gpu_runner import GPURunner, Recording
 from phase5_real_gpu.parallel import Place, ShardedTransformer
 
 SMALL = ModelConfig(
@@ -48,15 +53,30 @@ ON_THE_HOST = {
 KINDS = ("16 bits", "fp8 cache", "int4 weights", "int8 weights", "a rank")
 
 
+class OnGPU(TorchFunctionMode):
+    """Modules that look where a tensor is take the GPU's way."""
+
+    norms = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function == torch.Tensor.is_cuda.__get__:
+            return True
+        if function is F.rms_norm:  # one kernel on a GPU, put together from several elsewhere
+            self.norms += 1
+            return args[0].as_strided(args[0].shape, args[0].stride())
+        return function(*args, **kwargs or {})
+
+
 class Watch(TorchDispatchMode):
     """
     Attributes:
         waits: times that the host waited. mistakes: operators that mix devices, or compute on the host.
+        kernels: operators on the device that are not mere views.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.waits, self.mistakes = 0, []
+        self.waits, self.mistakes, self.kernels = 0, [], 0
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -77,7 +97,12 @@ class Watch(TorchDispatchMode):
             devices == {"cpu"} and not is_upload and name not in ON_THE_HOST
         ):
             self.mistakes.append(name)
-        return operator(*args, **kwargs)
+        made = operator(*args, **kwargs)
+        # `to` and `reshape` are views only where they have nothing to change.
+        first = made[0] if isinstance(made, (list, tuple)) else made
+        is_view = operator.is_view and first.untyped_storage()._cdata == args[0].untyped_storage()._cdata
+        self.kernels += devices == {"meta"} and not is_view and not name.startswith("empty")
+        return made
 
 
 def make_runner(kind):
@@ -128,7 +153,7 @@ def watched_steps(kind):
             params = SamplingParams(temperature=temperature, seed=1)
             first = [scheduled("a", 0, 40, 40, params), scheduled("b", 99, 1, 100, params)]
             second = [replace(s, num_tokens=1, num_computed=s.length, length=s.length + 1) for s in first]
-            with OnGPU({"rms_norm": 0}), Watch() as watch:
+            with OnGPU(), Watch() as watch:
                 runner.start(SchedulerOutput(0, first))
                 results = runner.start(SchedulerOutput(0, second))
                 before = watch.waits
@@ -136,7 +161,7 @@ def watched_steps(kind):
             found[f"async, {temperature:g}"] = [before, watch.waits, watch.mistakes]
         for s in second:
             s.request.append(1)
-        with OnGPU({"rms_norm": 0}), Watch() as watch:
+        with OnGPU(), Watch() as watch:
             runner.run(SchedulerOutput(0, [replace(s, request=greedy(s.request)) for s in second]))
         found["sync"] = [0, watch.waits, watch.mistakes]
     return found
@@ -145,6 +170,27 @@ def watched_steps(kind):
 def greedy(request):
     request.params = SamplingParams(temperature=0)
     return request
+
+
+def kernels_of_a_step(runner_class):
+    """Of one request with 4,096 tokens, logits included: operators of torch, and launches of Triton by name."""
+    from triton.runtime.jit import JITFunction
+
+    config = ModelConfig(**vars(SHAPES["llama-3-8b"]), attention_bias=False, mlp_bias=False)
+    with torch.device("meta"):
+        model = finish_loading(Transformer(config).to(torch.bfloat16))
+    launches = Counter()
+    launch = lambda kernel, *args, **kwargs: launches.update([kernel.__name__])  # noqa: E731
+    with patch.object(JITFunction, "run", launch), patch.object(triton_setup, "compiling_for", (9, 0)):
+        runner = runner_class.create(model, EngineConfig(max_num_seqs=1, max_model_len=4096), 4096)
+        runner.kv_cache.slots_of_card = 3 * 132
+        runner._record = lambda step: Recording(lambda: None, step())
+        batch = StepBatch([1], [4096], [list(range(1, 257))], [0], [4095], [0], [0])
+        runner._inputs.fill(batch, 64)
+        with OnGPU() as norms, Watch() as watch:
+            hidden = runner._recording(1, 64).result
+            runner.logits(hidden, [0])
+    return {"torch": watch.kernels + norms.norms} | launches
 
 
 @pytest.fixture(scope="module")
@@ -163,5 +209,13 @@ def test_a_step_stays_on_the_device_and_waits_once(found, kind):
         assert (before, waits) == (0, 1), step
 
 
+def test_kernels_of_a_step(found):
+    """A decode step of Llama-3 8B at batch 1: 12 a layer, and 5; without fused layers 21 a layer."""
+    plain, fused = (found[kind] for kind in ("GPURunner", "FusedRunner"))
+    assert sum(fused.values()) == 32 * 12 + 5 <= 420 and sum(plain.values()) == 32 * 21 + 5
+    assert fused["store_kernel"] == 32
+
+
 if __name__ == "__main__":
-    print(json.dumps({kind: watched_steps(kind) for kind in KINDS}))
+    counted = {kind.__name__: kernels_of_a_step(kind) for kind in (GPURunner, FusedRunner)}
+    print(json.dumps(counted | {kind: watched_steps(kind) for kind in KINDS}))
