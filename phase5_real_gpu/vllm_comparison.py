@@ -1,11 +1,12 @@
-"""Our engine beside the real vLLM: the same tokens, the same schedule, and which is faster.
+"""Our engine beside the real vLLM: the same tokens, and the same schedule.
 
 Everything in this course was built to decide as vLLM decides. Here the real one is asked, where it is installed:
 
 - the same prompts on `tales`: the same greedy tokens, one by one;
 - the same requests, arriving at the same steps, in a cache far too small for them: the same schedule, step for
-  step. Which request computes how many tokens, which is preempted, which blocks each one holds, the order of the queues;
-- a mixture of prompts and answers, engines in turn: which writes more tokens a second.
+  step. Which request computes how many tokens, which is preempted, which blocks each one holds, the order of the queues.
+
+`benchmarks/serving_benchmark.py` says which of the two is faster.
 
 vLLM may live in an environment of its own (it pins its own torch): --vllm-python ENV/bin/python. Where it is
 not installed, the script says how to get it, and that is all it does.
@@ -16,7 +17,7 @@ from typing import Any
 from labkit.lab import Lab, run_lab
 from phase5_real_gpu.benchmarks.vllm_process import INSTALL, find_vllm
 from phase5_real_gpu.measuring.engine_cases import default_dtype
-from phase5_real_gpu.story.vllm_story import check_decisions, check_speed
+from phase5_real_gpu.story.vllm_story import check_decisions
 
 
 def story(lab: Lab) -> None:
@@ -26,17 +27,12 @@ def story(lab: Lab) -> None:
         for claim, question in (
             ("vllm-same-tokens", "greedy tokens that differ from vLLM's, on tales"),
             ("vllm-same-schedule", "steps that are scheduled differently from vLLM's"),
-            ("vllm-throughput", "our throughput over vLLM's"),
         ):
             lab.cannot_measure(claim, question, "vLLM", "How to get it: see above.")
         return
     device = lab.device
     dtype = "float32" if device == "cpu" else default_dtype(device)
     check_decisions(lab, python, device, dtype)
-    if lab.quick:
-        lab.say("Throughput takes vLLM a second start, and minutes: it is left out with --quick.")
-    else:
-        check_speed(lab, python, device)
 
 
 def add_arguments(parser: Any) -> None:

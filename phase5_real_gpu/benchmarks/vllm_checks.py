@@ -1,6 +1,5 @@
 """Comparing two engines' answers and schedules, and recording those of ours. Nothing here needs vLLM."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -8,7 +7,6 @@ from typing import Any, NamedTuple
 
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
-from phase5_real_gpu.measuring.measurements import Spread
 
 Record = dict[str, Any]
 """An answer, {"token_ids": [...], "top": at each place the best tokens as [id, log probability]}, or a step of a schedule."""
@@ -81,12 +79,6 @@ def compare_schedules(ours: Sequence[Record], theirs: Sequence[Record]) -> Sched
     if len(ours) != len(theirs):
         return ScheduleDifference(min(len(ours), len(theirs)), "number of steps", len(ours), len(theirs))
     return None
-
-
-def ratio_of(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """How many times as fast ours was: the ratio of the medians, and the lowest and highest of a round."""
-    rounds = [t / o for o, t in zip(ours, theirs, strict=True)]
-    return Spread(statistics.median(theirs) / statistics.median(ours), min(rounds), max(rounds))
 
 
 # ---------------------------------------------------------------------- ours

