@@ -22,9 +22,7 @@ from phase5_real_gpu.story import reference_story as chapters
 
 def story(lab: Lab) -> None:
     mine = chapters.own_report(lab)
-    references, problems = known_references()
-    for problem in problems:
-        lab.say(f"Left out: {problem}")
+    references = known_references()
     theirs = find_reference(lab.args.against) if lab.args.against else pick_reference(mine, references)
     if theirs is None:
         raise LabError("the folder reference/ holds no file: give one with --against FILE")
@@ -32,8 +30,6 @@ def story(lab: Lab) -> None:
 
     lab.title("The two machines")
     chapters.show_machines(lab, mine, theirs)
-    lab.title("Why fractions, and not milliseconds")
-    chapters.fractions_carry_over(lab, theirs)
     lab.title("Figure by figure")
     chapters.show_lines(lab, result)
     chapters.show_like_cards(lab, mine, references)

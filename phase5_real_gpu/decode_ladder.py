@@ -12,7 +12,7 @@ be worth. Without a GPU the kernels run in Triton's interpreter, which is slow a
 from labkit.lab import Lab, run_lab
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, require_triton
 from phase5_real_gpu.story.ladder_figures import draw_work
-from phase5_real_gpu.story.ladder_story import large_shapes, rungs, same_answer
+from phase5_real_gpu.story.ladder_story import rungs, same_answer
 
 
 def story(lab: Lab) -> None:
@@ -22,7 +22,6 @@ def story(lab: Lab) -> None:
         device = "cuda"  # compiled kernels cannot read the CPU's memory
     rungs(lab)
     same_answer(lab, device)
-    large_shapes(lab)
     if device == "cuda":
         lab.say("kernel_benchmark.py times the rungs on this card.")
     else:

@@ -19,7 +19,7 @@ from labkit.predictions import show_value
 from phase1_tokens_embeddings.weights import CARDS
 from phase5_real_gpu.measuring import first_contact as contact
 from phase5_real_gpu.measuring.machine_limits import device_name
-from phase5_real_gpu.measuring.reference_files import Part, read_reference, slug, write_reference
+from phase5_real_gpu.measuring.reference_files import Part, read_reference, slug
 from phase5_real_gpu.measuring.steps import Gathered, Step, run_steps
 
 SIX = ("h200", "h100", "a100-80", "rtx4090", "l4", "t4")
@@ -44,9 +44,6 @@ def story(lab: Lab) -> None:
     if not card:
         lab.say("The course has no data sheet of this card, so its figures stand alone.")
 
-    def save(gathered: Gathered) -> None:
-        write_reference(gathered.as_reference("cuda", command="lab first-contact", quick=True), file)
-
     told: set[str] = set()
 
     def tell(step: Step, part: Part | None, gathered: Gathered) -> None:
@@ -63,7 +60,8 @@ def story(lab: Lab) -> None:
             )
 
     earlier = read_reference(file) if file.exists() and not lab.args.again else None
-    gathered = run_steps(contact.STEPS, folder, save, tell, lab.args.seconds, earlier)
+    fields = dict(device="cuda", command="lab first-contact", quick=True)
+    gathered = run_steps(contact.STEPS, folder, file, tell, lab.args.seconds, earlier, **fields)
     clocks = [gathered.card.get(f"{which}_sm_clock_mhz") for which in ("lowest", "median", "highest")]
     if all(clocks):
         lowered = ", ".join(gathered.card.get("throttled_by", ())) or "nothing"

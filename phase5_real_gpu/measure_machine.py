@@ -5,7 +5,6 @@ It runs the scripts of this phase that measure, one after the other, each in a p
     memory    memory_hierarchy.py     what this machine's memories can do
     kernels   kernel_benchmark.py     attention kernels beside their floors and their peers
     engine    engine_benchmark.py     TTFT, ITL and throughput of the whole engine
-    vllm      vllm_comparison.py      the real vLLM beside it, where it is installed
 
 A part that fails or takes too long is stopped, its error goes into the file, and the others go on. Figures are
 saved case by case, and the file is written after each part: a run that is cut short leaves what it has, and --resume goes on
@@ -18,7 +17,7 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from labkit.paths import check_writable, outputs
-from phase5_real_gpu.measuring.reference_files import Part, read_reference, write_reference
+from phase5_real_gpu.measuring.reference_files import Part, read_reference
 from phase5_real_gpu.measuring.steps import Gathered, Step, run_steps
 
 TOTAL_SECONDS = 570  # so that ten minutes are never reached
@@ -26,36 +25,23 @@ SCRIPTS = {  # the seconds of each part, and whether it saves its figures one by
     "memory": ("memory_hierarchy.py", 90, False),
     "kernels": ("kernel_benchmark.py", 210, True),
     "engine": ("engine_benchmark.py", 330, True),
-    "vllm": ("vllm_comparison.py", 240, False),
 }
 
 
-def steps_of(lab: Lab, parts: list[str]) -> list[Step]:
+def steps_of(lab: Lab) -> list[Step]:
     steps = []
-    for name in parts:
-        file, seconds, resumes = SCRIPTS[name]
+    for name, (file, seconds, resumes) in SCRIPTS.items():
         command = [str(Path(__file__).parent / file), "--json", "{report}", "--device", lab.args.device]
         command += ["--quick"] * lab.quick + ["--resume"] * resumes
-        needs = "vllm" if name == "vllm" else ""
-        if needs and lab.args.vllm_python:
-            command, needs = [*command, "--vllm-python", lab.args.vllm_python], ""
-        steps.append(Step(name, file, seconds, tuple(command), needs))
+        steps.append(Step(name, file, seconds, tuple(command)))
     return steps
 
 
 def story(lab: Lab) -> None:
     args = lab.args
-    parts = [p for p in args.parts.replace(" ", "").split(",") if p]
-    if not parts or (unknown := [p for p in parts if p not in SCRIPTS]):
-        wrong = f"unknown part {unknown[0]!r}" if parts else "--parts is empty"
-        raise LabError(f"{wrong}: use some of {','.join(SCRIPTS)}")
     out = Path(args.out) if args.out else outputs() / "machine.json"
     check_writable(out)
     command = "python phase5_real_gpu/measure_machine.py" + " --quick" * lab.quick
-    command += f" --parts {','.join(parts)}" * (parts != list(SCRIPTS))
-
-    def save(gathered: Gathered) -> None:
-        write_reference(gathered.as_reference(args.device, command=command, quick=lab.quick), out)
 
     def tell(step: Step, part: Part | None, gathered: Gathered) -> None:
         line = f"{step.shows} (at most {step.seconds:.0f} s)"
@@ -63,16 +49,16 @@ def story(lab: Lab) -> None:
             line = f"        {part.outcome}, {part.seconds:.0f} s{part.error and '. ' + part.error}"
         lab.console.print(line, markup=False, highlight=False)
 
-    lab.say(f"""{len(parts)} parts, together at most {TOTAL_SECONDS / 60:.0f} minutes. Leave the machine alone
+    lab.say(f"""{len(SCRIPTS)} parts, together at most {TOTAL_SECONDS / 60:.0f} minutes. Leave the machine alone
         meanwhile.""")
     earlier = read_reference(out) if args.resume and out.exists() else None
     if earlier and earlier.quick != lab.quick:
         raise LabError(
             f"{out} was measured {'with' if earlier.quick else 'without'} --quick: do the same, or give another --out"
         )
-    gathered = run_steps(
-        steps_of(lab, parts), outputs() / "measure_machine", save, tell, TOTAL_SECONDS, earlier
-    )
+    fields = dict(device=args.device, command=command, quick=lab.quick)
+    folder = outputs() / "measure_machine"
+    gathered = run_steps(steps_of(lab), folder, out, tell, TOTAL_SECONDS, earlier, **fields)
     lab.record(file=str(out), parts=[vars(p) for p in gathered.parts], figures=len(gathered.measurements))
     if not gathered.measurements:
         raise LabError(f"no part brought a figure: {next(p.error for p in gathered.parts)} (see {out})")
@@ -81,10 +67,8 @@ def story(lab: Lab) -> None:
 
 
 def add_arguments(parser: Any) -> None:
-    add, every = parser.add_argument, ",".join(SCRIPTS)
+    add = parser.add_argument
     add("--out", metavar="FILE", help="where to write (default: outputs/machine.json)")
-    add("--parts", metavar="A,B", default=every, help=f"only some of {every}")
-    add("--vllm-python", default="", metavar="FILE", help="python of an environment that has vLLM")
     add("--resume", action="store_true", help="go on with what an earlier run has measured, part by part")
 
 

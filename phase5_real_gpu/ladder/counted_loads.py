@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from phase3_paged_attention.paging.paged_attention import paged_attention_vectorised
-from phase5_real_gpu.ladder.ladder_rungs import FULL_BATCH, ONE_LONG, Rung, Shape, run_rung
+from phase5_real_gpu.ladder.ladder_rungs import Rung, Shape, run_rung
 
 SMALL = Shape([70, 0, 129], num_heads=8, num_kv_heads=2, head_dim=32, block_size=16, itemsize=4)
-LARGE = {"b64-4k": FULL_BATCH, "b1-32k": ONE_LONG}
 OUTSIDE = 2**30  # a block far behind every pool
 
 

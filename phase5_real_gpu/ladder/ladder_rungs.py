@@ -43,14 +43,12 @@ class Work:
         turns: of the loop in the program that has most to do.
         kv_bytes: keys and values that the programs load, whether from memory or from a cache.
         page_ids: entries of block tables that they load.
-        split_bytes: results of splits, written for the merging kernel and read by it again.
     """
 
     programs: int
     turns: int
     kv_bytes: int
     page_ids: int
-    split_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -231,13 +229,11 @@ def _work_of_tiles(shape: Shape, splits: int = 1, split_tokens: int | None = Non
     """`split_tokens`: at most so many in a split; None: a split may be the whole context."""
     tile = tile_tokens(shape.head_dim, shape.itemsize)
     longest = min(max(shape.context_lens, default=0), split_tokens or 2**62)
-    rows = len(shape.context_lens) * shape.num_heads * splits
     return Work(
         programs=len(shape.context_lens) * shape.num_kv_heads * splits,
         turns=-(-longest // tile),
         kv_bytes=shape.kv_bytes,
         page_ids=shape.num_kv_heads * sum(shape.context_lens),
-        split_bytes=2 * 4 * rows * (shape.head_dim + 1) if splits > 1 else 0,
     )
 
 

@@ -157,15 +157,9 @@ def _from_script(report: dict[str, Any], name: str) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def known_references(folder: Path = REFERENCES) -> tuple[list[Reference], list[str]]:
-    """All files of the folder that can be read, and a line for each that cannot."""
-    found, problems = [], []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            found.append(read_reference(path))
-        except LabError as error:
-            problems.append(str(error))
-    return found, problems
+def known_references(folder: Path = REFERENCES) -> list[Reference]:
+    """All files of the folder. Raises LabError: as `read_reference`."""
+    return [read_reference(path) for path in sorted(folder.glob("*.json"))]
 
 
 def find_reference(name: str, folder: Path = REFERENCES) -> Reference:
@@ -174,12 +168,10 @@ def find_reference(name: str, folder: Path = REFERENCES) -> Reference:
     Raises:
         LabError: there is none, with the names that there are.
     """
-    found = {reference.name: reference for reference in known_references(folder)[0]}
-    if name in found:
-        return found[name]
-    if name.endswith(".json") or Path(name).name != name:
-        return read_reference(name)
-    names = ", ".join(found) or "none"
+    files = {path.stem: path for path in sorted(folder.glob("*.json"))}
+    if name in files or name.endswith(".json") or Path(name).name != name:
+        return read_reference(files.get(name, name))
+    names = ", ".join(files) or "none"
     raise LabError(f"no reference is called {quoted(name)}: use one of {names}, or give a file")
 
 

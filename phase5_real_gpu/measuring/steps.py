@@ -1,6 +1,5 @@
 """Measuring in parts: each part a process of its own, stopped when its time is over. Its figures are kept and gathered."""
 
-import importlib.util
 import math
 import os
 import signal
@@ -18,7 +17,13 @@ from labkit.foreign import visible
 from labkit.paths import ROOT
 from phase5_real_gpu.measuring.gpu_watch import watch_card
 from phase5_real_gpu.measuring.measurements import Limits, Measurement
-from phase5_real_gpu.measuring.reference_files import Part, Reference, as_reference, read_reference
+from phase5_real_gpu.measuring.reference_files import (
+    Part,
+    Reference,
+    as_reference,
+    read_reference,
+    write_reference,
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Step:
     """A part: a command for Python, and the seconds after which it is stopped.
 
     Attributes:
-        shows: what it shows. needs: a package without which it has nothing to measure.
+        shows: what it shows.
         command: "{report}" is the file of its figures, "{gathered}" that of all so far.
     """
 
@@ -34,7 +39,6 @@ class Step:
     shows: str
     seconds: float
     command: tuple[str, ...]
-    needs: str = ""
 
 
 @dataclass
@@ -65,27 +69,29 @@ class Gathered:
             d2h_gb_s=max(old.d2h_gb_s or 0, new.d2h_gb_s or 0) or None,
         )
 
-    def as_reference(self, device: str, **fields: Any) -> Reference:
-        """The file of this machine. fields: of `Reference`."""
+    def as_reference(self, **fields: Any) -> Reference:
+        """The file of this machine. fields: as for `as_reference`."""
         figures = dict(limits=self.limits, measurements=tuple(self.measurements.values()))
-        return as_reference(self.environment, device, self.card, **figures, parts=tuple(self.parts), **fields)
+        return as_reference(self.environment, card=self.card, **figures, parts=tuple(self.parts), **fields)
 
 
 def run_steps(
     steps: Sequence[Step],
     folder: Path,
-    save: Callable[[Gathered], None],
+    file: Path,
     tell: Callable[[Step, Part | None, Gathered], None],
     seconds: float,
     earlier: Reference | None = None,
+    **fields: Any,
 ) -> Gathered:
     """Run all parts, one after the other.
 
     Args:
-        folder: for logs and reports. save: called after each part.
+        folder: for logs and reports. file: of all figures, written after each part.
         tell: called before each part, with None, and after it.
-        earlier: the file of a run that was cut short: its figures and finished parts are kept, and the others go on
-            with their reports. None: all is measured anew.
+        earlier: what the file of a run that was cut short holds: its figures and finished parts are kept, and the others
+            go on with their reports. None: all is measured anew.
+        fields: as for `as_reference`.
     """
     gathered, deadline = Gathered(), time.monotonic() + seconds
     if earlier:
@@ -99,35 +105,34 @@ def run_steps(
                 report_file.unlink(missing_ok=True)
             if part is None:
                 tell(step, None, gathered)
-                part = run_step(step, folder, report_file, min(step.seconds, deadline - time.monotonic()))
+                names = {"report": str(report_file), "gathered": str(file)}
+                command = [word.format(**names) for word in step.command]
+                limit = min(step.seconds, deadline - time.monotonic())
+                part = run_step(step.name, command, folder / f"{step.name}.txt", report_file, limit)
                 with suppress(LabError):  # no report, half of one, or one without figures
                     gathered.merge(read_reference(report_file))
             gathered.parts.append(part)
-            save(gathered)
+            write_reference(gathered.as_reference(**fields), file)
             tell(step, part, gathered)
     return gathered
 
 
-def run_step(step: Step, folder: Path, report_file: Path, seconds: float) -> Part:
-    """One part, and how it went. Its output is in the folder."""
-    if step.needs and importlib.util.find_spec(step.needs) is None:
-        return Part(step.name, "skipped", error=f"{step.needs} is not installed")
+def run_step(name: str, command: Sequence[str], log: Path, report_file: Path, seconds: float) -> Part:
+    """One part, and how it went. log: gets its output."""
     if seconds < 1:
-        return Part(step.name, "skipped", error="no time was left for it")
-    log, began = folder / f"{step.name}.txt", time.monotonic()
-    names = {"report": str(report_file), "gathered": str(folder / "machine.json")}
-    command = [sys.executable, *(word.format(**names) for word in step.command)]
+        return Part(name, "skipped", error="no time was left for it")
+    began = time.monotonic()
     with log.open("wb") as said:
-        code = run_until(command, said, seconds)
+        code = run_until([sys.executable, *command], said, seconds)
     took = round(time.monotonic() - began, 1)
     if code is None:
-        return Part(step.name, "timed out", took, f"stopped after {seconds:.0f} s")
+        return Part(name, "timed out", took, f"stopped after {seconds:.0f} s")
     crashed = b"Traceback (most recent call last)" in log.read_bytes()
     if code == 1 and report_file.exists() and not crashed:  # a script ends so after all its figures
-        return Part(step.name, "ok", took, "a prediction that must hold everywhere did not")
+        return Part(name, "ok", took, "a prediction that must hold everywhere did not")
     if code:
-        return Part(step.name, "failed", took, f"it ended with code {code}: {last_words(log)}")
-    return Part(step.name, "ok", took)
+        return Part(name, "failed", took, f"it ended with code {code}: {last_words(log)}")
+    return Part(name, "ok", took)
 
 
 def last_words(log: Path) -> str:

@@ -5,8 +5,7 @@ from phase5_real_gpu.kernels.decode import tile_tokens
 from phase5_real_gpu.kernels.split_rule import choose_splits
 from phase5_real_gpu.ladder.ladder_rungs import FULL_BATCH, LADDER, ONE_LONG
 
-H100_MULTIPROCESSORS = 132
-H100_PROGRAMS = 3 * H100_MULTIPROCESSORS
+H100_PROGRAMS = 3 * 132  # its multiprocessors
 """Resident programs of the compiled decode kernel, head size 128 (`compile_report.py`: 3 fit on a multiprocessor)."""
 
 

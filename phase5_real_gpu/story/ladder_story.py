@@ -9,13 +9,12 @@ from torch import Tensor
 
 from labkit.lab import Lab
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED
-from phase5_real_gpu.ladder.counted_loads import LARGE, SMALL, Counted, expected, random_step, run_counted
-from phase5_real_gpu.ladder.ladder_rungs import FULL_BATCH, LADDER, ONE_LONG, Rung, Shape, Work, run_rung
+from phase5_real_gpu.ladder.counted_loads import SMALL, Counted, expected, random_step, run_counted
+from phase5_real_gpu.ladder.ladder_rungs import LADDER, Rung, Shape, run_rung
 from phase5_real_gpu.measuring.kernel_cases import DECODE_B1_32K, DECODE_B64, AttentionCase, AttentionInputs
 from phase5_real_gpu.measuring.kernel_measure import floor_of
 from phase5_real_gpu.measuring.kernel_peers import Runner
 from phase5_real_gpu.measuring.measurements import Bench
-from phase5_real_gpu.story.ladder_figures import H100_MULTIPROCESSORS
 
 
 def rungs(lab: Lab) -> None:
@@ -55,7 +54,7 @@ def same_answer(lab: Lab, device: str) -> None:
     rows = [[i, r.name, w.programs, w.turns, w.kv_bytes / shape.kv_bytes, w.page_ids, d]
             for i, (r, w, d) in enumerate(zip(LADDER, work, off), 1)]  # fmt: skip
     if INTERPRETED:
-        counted(lab, shape, work, [c for _, c in results])
+        counted(lab, shape, [c for _, c in results])
     lab.table(
         "What each rung asks for",
         ["rung", "", "programs", "turns of the longest", "bytes / bytes needed", "page ids", "difference"],
@@ -65,7 +64,7 @@ def same_answer(lab: Lab, device: str) -> None:
     lab.record(differences=dict(zip((r.name for r in LADDER), off)))
 
 
-def counted(lab: Lab, shape: Shape, work: list[Work], results: list[Counted]) -> None:
+def counted(lab: Lab, shape: Shape, results: list[Counted]) -> None:
     """Hold what the interpreter saw against what the code says."""
     kv = [c.loaded["keys"] + c.loaded["values"] for c in results]
     group = shape.num_heads // shape.num_kv_heads
@@ -83,50 +82,7 @@ def counted(lab: Lab, shape: Shape, work: list[Work], results: list[Counted]) ->
         measured=[n / shape.kv_bytes for n in kv[1:]],
         note="No rung loads a slot twice, or one that is not the request's.",
     )
-    lab.predict(
-        claim="ladder-page-ids",
-        question="page ids loaded by rung 2, which reads one a page, and by rung 3, which reads one a token",
-        predicted=[work[1].page_ids, work[2].page_ids],
-        measured=[results[i].loaded["page_ids"] // 4 for i in (1, 2)],
-        note=f"{shape.block_size} times as many, and it hardly matters: 4 bytes beside the "
-        f"{2 * shape.head_dim * shape.itemsize} of a token's key and value here, beside 512 in Llama-3; threads "
-        "next to each other ask for the same one.",
-    )
-    lab.predict(
-        claim="ladder-programs",
-        question="programs of rung 1, and of rung 6, its merging kernel included",
-        predicted=[work[0].programs, work[5].programs + len(shape.context_lens) * shape.num_heads],
-        measured=[results[0].programs, results[5].programs],
-    )
     lab.record(counted={r.name: asdict(c) for r, c in zip(LADDER, results)})
-
-
-def large_shapes(lab: Lab) -> None:
-    card, multiprocessors = "an H100", H100_MULTIPROCESSORS
-    if not INTERPRETED:
-        properties = torch.cuda.get_device_properties(0)
-        card, multiprocessors = properties.name, properties.multi_processor_count
-    lab.title("The two shapes that decide")
-    lab.say("""A server sees two extremes, here with Llama-3 8B's heads, 32 on 8 of 128, in bfloat16, for one of its
-        layers: a full batch of 64 requests with 4,096 tokens each, and one request with 32,768.""")
-    for name, shape in LARGE.items():
-        rows = []
-        for number, rung in enumerate(LADDER, 1):
-            if rung.name == "direct":  # as many splits as the rule finds for the card at hand
-                continue
-            w = rung.work(shape)
-            rows.append([number, rung.name, w.programs, f"{w.programs / multiprocessors:.2f}", w.turns,
-                         w.kv_bytes / 1e6, w.page_ids * 4 / 1e6, w.split_bytes / 1e6])  # fmt: skip
-        lab.table(
-            f"{name}: {shape.kv_bytes / 1e6:,.0f} MB of keys and values",
-            ["rung", "", "programs", f"for each of {multiprocessors}", "turns", "MB asked for", "page ids, MB", "merging, MB"],
-            rows,
-        )  # fmt: skip
-    lost = LADDER[5].work(FULL_BATCH).split_bytes / FULL_BATCH.kv_bytes
-    lab.say(f"""Read them against the {multiprocessors} multiprocessors of {card}. The full batch has
-        {LADDER[1].work(FULL_BATCH).programs} programs without cutting anything: splits only cost, {100 * lost:.1f}% more
-        bytes and a second kernel. The single request has {LADDER[1].work(ONE_LONG).programs} programs, so most of the
-        card idles until it is cut. That is why the last rung decides by the shape.""")
 
 
 def ladder_runners() -> list[Runner]:

@@ -83,12 +83,6 @@ def who_holds_what(lab: Lab, executor: MultiprocExecutor, config: ModelConfig, t
         of its own layers. Block 7 is block 7 everywhere.""")
     whole = NUMBER_BYTES * config.num_parameters
     held = sum(facts.weight_bytes for facts in executor.facts)
-    lab.predict(
-        "parallel-copies", f"how many times the weights of the model do all {t * p} ranks together hold",
-        round(copies(config, t, p), 3), round(held / whole, 3), tolerance=0.001,
-        note="What is small is held whole: norms, positions, the biases behind a sum. And a tied token table is needed twice, by the "
-        "first stage to embed and by the last one to score.",
-    )  # fmt: skip
     rows = []
     for rank, facts in enumerate(executor.facts):
         place = Place(rank, t, p)
@@ -102,21 +96,10 @@ def who_holds_what(lab: Lab, executor: MultiprocExecutor, config: ModelConfig, t
         "By rank",
         ["rank", "layers", "heads", "weights, MB", "read, MB", "KV bytes a token"], rows,
         note=f"The whole model: {whole / 1e6:.1f} MB in {DTYPE}, {executor.facts[0].bytes_read / executor.facts[0].weight_bytes:.0%} of that "
-        "in the file. A rank reads its own rows and columns of the file, and nothing else.",
+        f"in the file. A rank reads its own rows and columns of the file, and nothing else. All ranks together hold {held / whole:.3f} "
+        "times the model: norms, positions and the biases behind a sum are held whole, a tied token table by the first and the last stage.",
     )  # fmt: skip
     lab.figure(draw_ranks(config, t, p), "who_holds_what")
-
-
-def copies(config: ModelConfig, t: int, p: int) -> float:
-    """The weights of all ranks together, over the model's."""
-    parts, d = config.parameters_by_part(), config.d_model
-    final_norm = parts["norms"] // (2 * config.num_layers + 1)
-    biases = 2 * config.num_layers * d if config.family == "gpt2" else 0  # behind the two sums of a layer
-    in_a_stage = parts["norms"] - final_norm + parts.get("positions", 0) + biases
-    more = (t - 1) * in_a_stage + (t * p - 1) * final_norm
-    if config.tied and p > 1:
-        more += config.vocab_size * d
-    return 1 + more / config.num_parameters
 
 
 def what_crosses(

@@ -6,7 +6,7 @@ from typing import Any
 from labkit.lab import Lab
 from labkit.predictions import show_value
 from phase5_real_gpu.comparing.causes import CAUSES
-from phase5_real_gpu.comparing.comparison import Comparison, compare, imagine, like_cards
+from phase5_real_gpu.comparing.comparison import Comparison, like_cards
 from phase5_real_gpu.comparing.quick_measurements import measure_quickly
 from phase5_real_gpu.measuring.measurements import Measurement
 from phase5_real_gpu.measuring.reference_files import Reference, read_reference
@@ -76,27 +76,6 @@ def show_like_cards(lab: Lab, mine: Reference, references: Sequence[Reference]) 
             note="Other models, number formats and settings than here, so these are no verdict. Sources: the files of the folder "
             "reference/.",
         )  # fmt: skip
-
-
-def fractions_carry_over(lab: Lab, theirs: Reference) -> None:
-    """Slow the reference down in thought: every millisecond changes, no fraction does."""
-    slower = compare(imagine(theirs, 3.0), theirs)
-    with_floor = [line for line in slower.lines if line.mine.share_of_limit]
-    lab.predict(
-        claim="fractions-carry-over",
-        question=f"a machine three times as slow in everything: of {len(with_floor)} figures, how many then need an "
-        "explanation beyond its limits",
-        predicted=0,
-        measured=sum(line.is_off for line in with_floor),
-        note="All of them are three times as slow, so by milliseconds all look bad. As fractions of that machine's "
-        "own floor they are what they were.",
-    )
-    lab.predict(
-        claim="compared-with-itself",
-        question=f"{theirs.name} beside itself: figures that are off",
-        predicted=0,
-        measured=len(compare(theirs, theirs).off),
-    )
 
 
 def show_lines(lab: Lab, result: Comparison) -> None:

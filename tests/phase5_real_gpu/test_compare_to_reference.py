@@ -14,7 +14,7 @@ from labkit.errors import LabError
 from phase4_scheduler.simulator.kernel_table import FOLDER as RECORDED
 from phase5_real_gpu import compare_to_reference
 from phase5_real_gpu.comparing import quick_measurements
-from phase5_real_gpu.comparing.comparison import CLOSE, compare, imagine, judge, like_cards, pick_reference
+from phase5_real_gpu.comparing.comparison import CLOSE, compare, judge, like_cards, pick_reference
 from phase5_real_gpu.measuring.engine_cases import plan_for
 from phase5_real_gpu.measuring.kernel_cases import DECODE_B64
 from phase5_real_gpu.measuring.measurements import Limits, Measurement, as_records
@@ -22,12 +22,10 @@ from phase5_real_gpu.measuring.reference_files import (
     REFERENCES,
     Part,
     Reference,
-    as_reference,
     find_reference,
     known_references,
     parse_reference,
     read_reference,
-    slug,
     write_reference,
 )
 
@@ -88,21 +86,15 @@ def figure(**fields) -> str:
 
 WRONG = {
     "cut": (change("title", to="x")[:-40], "it is not JSON"),
-    "binary": (b"\xff\xfe\x00", "it is not UTF-8 text"),
     "another program's": ('{"a": 1}', "no reference file of the course"),
     "newer": (change("schema", to=2), "update the course"),
     "no date": (change("measured_at"), "'measured_at' is missing"),
     "a date that is none": (change("measured_at", to="yesterday"), "'measured_at': Invalid isoformat string"),
-    "no environment": (change("environment"), "'environment': Field required"),
     "a card without a name": (change("environment", "gpu", to={}), "'gpu' in it has no name"),
     "a bad name": (change("name", to="My Laptop"), "'name': String should match pattern"),
-    "limits": (change("limits", "read_gb_s", to=-1), "'limits.read_gb_s': Input should be greater"),
-    "NaN": (figure(value=7).replace('"value": 7', '"value": NaN'), "NaN is not a JSON number"),
     "text": (figure(value="2 ms"), "Input should be a valid number; it is '2 ms'"),
     "zero": (figure(value=0), "'measurements.0.value': Input should be greater"),
     "twice": (change("measurements", 1, "name", to="itl-tales-b1"), "itl-tales-b1 is in it twice"),
-    "deep": ("[" * 100_000, "nested too deeply"),
-    "huge file": (b" " * (4 * 2**20 + 1), "larger than 4,194,304 bytes"),
     "a script without figures": (
         '{"script": "x.py", "results": {}}',
         "the report of x.py has no measurements",
@@ -115,11 +107,6 @@ def test_a_bad_file_gets_one_line_and_exit_code_2(tmp_path, mistake_of, text, sa
     path = as_file(tmp_path, text)
     said = mistake_of(compare_to_reference, path)
     assert says in said and str(path) in said and "measure again" in said
-
-
-def test_a_file_that_is_not_there_or_is_a_folder(tmp_path, mistake_of):
-    for path in (tmp_path / "none.json", tmp_path, tmp_path / "x\0y.json"):
-        assert "error:" in mistake_of(compare_to_reference, path)
 
 
 VALID = a_reference().to_json()
@@ -188,57 +175,35 @@ def test_texts_cannot_move_the_cursor(tmp_path, capsys):
     assert "\x1b" not in said and "[red]CPU[/]" in said
 
 
-def test_a_name_is_made_from_the_processor_or_the_card():
-    facts = {"cpu": "Some CPU @ 2 GHz", "cores": 2, "packages": {}, "gpu": None}
-    on_cpu = as_reference(facts, "auto", {"driver": "580.1"})
-    assert (on_cpu.name, on_cpu.title) == ("some-cpu-2-ghz-2-cores", "Some CPU @ 2 GHz, 2 cores")
-    on_gpu = as_reference(facts | {"gpu": {"name": "NVIDIA H200"}}, "auto", {"driver": "580.1"})
-    assert (on_gpu.name, on_gpu.environment["gpu"]["driver"]) == ("nvidia-h200", "580.1")
-    assert slug("***") == "yours" and len(slug("ä b" * 90)) <= 60
-
-
 # ---------------------------------------------------------------------- the files of the course
 
 
 def test_all_files_of_the_course_can_be_read():
-    found, problems = known_references()
-    assert problems == [] and "t4-article" in {r.name for r in found}
+    found = known_references()
+    assert "t4-article" in {r.name for r in found}
     assert all((REFERENCES / f"{r.name}.json").is_file() for r in found)
 
 
 def test_published_files_name_their_source_and_hold_what_was_published():
-    published = [r for r in known_references()[0] if r.origin == "published"]
+    published = [r for r in known_references() if r.origin == "published"]
     assert len(published) == 5
     for r in published:
         assert "not measured by this course" in r.note and r.environment["gpu"]["name"]
         assert all("https://" in m.details["source"] for m in r.measurements if m.name != DECODE_B64.name)
     for name, folder in (("rtx-4090-published", "rtx4090"), ("rtx-pro-6000-published", "rtxpro6000")):
         decode = find_reference(name).get(DECODE_B64.name)
-        with gzip.open(RECORDED / folder / "attention.csv.gz", "rt") as file:
-            assert (
-                f"0,0,64,4096,{decode.value}\n" in file.readlines()
-            )  # no prompt; 64 users, 4,096 tokens each
+        with gzip.open(
+            RECORDED / folder / "attention.csv.gz", "rt"
+        ) as file:  # no prompt; 64 users, 4,096 tokens each
+            assert f"0,0,64,4096,{decode.value}\n" in file.readlines()
         nbytes = 64 * 4096 * 2 * 8 * 128 * 2  # keys and values of one layer; queries and tables are 0.1% more
         assert decode.floor == pytest.approx(nbytes / find_reference(name).limits.read_gb_s / 1e3, rel=0.003)
 
 
-def test_the_articles_figures_are_told_as_such():
-    article = find_reference("t4-article")
-    assert article.origin == "article" and article.limits.source == "data sheet"
-    ttft = {n: article.get(f"ttft-tinyllama-isl{n}").value for n in (10, 100, 500, 1000)}
-    speed = {b: article.get(f"throughput-tinyllama-b{b}").value for b in (1, 8, 32, 64)}
-    assert ttft == {10: 25, 100: 30, 500: 55, 1000: 95} and speed == {1: 180, 8: 800, 32: 2400, 64: 2800}
-    # 1.1 billion weights of two bytes; the table of 32,000 vectors of 2,048 numbers need not be read.
-    ceiling = 320e9 / (2 * (1.100e9 - 32_000 * 2_048))
-    assert article.get("throughput-tinyllama-b1").floor == pytest.approx(ceiling, rel=0.01)
-
-
-def test_a_broken_file_in_the_folder_does_not_hide_the_others(tmp_path):
+def test_a_reference_is_found_by_its_name_or_its_file(tmp_path):
     write_reference(a_reference(), tmp_path / "some-cpu.json")
-    as_file(tmp_path, "{", "broken.json")
-    found, problems = known_references(tmp_path)
-    assert [r.name for r in found] == ["some-cpu"] and len(problems) == 1 and "broken.json" in problems[0]
-    assert find_reference(str(tmp_path / "some-cpu.json"), tmp_path).name == "some-cpu"
+    for name in ("some-cpu", str(tmp_path / "some-cpu.json")):
+        assert find_reference(name, tmp_path).name == "some-cpu"
     with pytest.raises(LabError, match="use one of some-cpu"):
         find_reference("other", tmp_path)
 
@@ -319,21 +284,13 @@ def test_the_most_similar_machine_is_picked_and_an_article_is_never_a_verdict():
     for name, like in (("NVIDIA H100 PCIe", ["h100-published"]), ("NVIDIA A100-SXM4-40GB", ["a100-published"]),
                        ("NVIDIA RTX PRO 4000 Blackwell", [])):  # fmt: skip
         card = a_reference(environment={"gpu": {"name": name}})
-        assert [r.name for r in like_cards(card, known_references()[0])] == like
-    assert like_cards(a_reference(), known_references()[0]) == [] == like_cards(t4, known_references()[0])
-    slow = imagine(t4, 2.0)
-    slow = dataclasses.replace(slow, limits=t4.limits, measurements=[
-        dataclasses.replace(x, floor=y.floor) for x, y in zip(slow.measurements, t4.measurements)])  # fmt: skip
-    lines = compare(slow, t4).lines
+        assert [r.name for r in like_cards(card, known_references())] == like
+    assert like_cards(a_reference(), known_references()) == [] == like_cards(t4, known_references())
+    slow = tuple(
+        dataclasses.replace(x, value=x.value * (2 if x.unit == "ms" else 0.5)) for x in t4.measurements
+    )
+    lines = compare(dataclasses.replace(t4, measurements=slow), t4).lines
     assert lines and {line.verdict for line in lines} == {"not comparable"}
-
-
-def test_ceilings_explain_and_are_not_judged():
-    slow = imagine(a_reference(), 2.0)
-    assert (slow.limits.read_gb_s, slow.limits.launch_us) == (10.0, 4.0)
-    result = compare(slow, a_reference())
-    assert "read-bandwidth" not in {x.mine.name for x in result.lines}
-    assert [x.verdict for x in result.lines] == ["slower, as your limits are"] * 3 and not result.off
 
 
 # ---------------------------------------------------------------------- the script
@@ -353,7 +310,7 @@ def test_script_with_two_files(tmp_path, run_script, mistake_of):
     data = run_script(compare_to_reference, *files)
     said = data["out"]
     assert "SLOWER (1)" in said and "Eager fallback" in said and "no vLLM" in said
-    assert {"fractions-carry-over", "compared-with-itself", "itl-from-reference"} <= data["claims"].keys()
+    assert "itl-from-reference" in data["claims"] and "read-bandwidth" not in said
     verdicts = {x["name"]: x["verdict"] for x in data["results"]["lines"]}
     assert verdicts["itl-tales-b1"] == "slower than your limits explain"
     assert [c["cause"] for c in data["results"]["causes"]] == ["eager fallback"]
