@@ -11,8 +11,8 @@ if not HAS_TRITON:
     pytest.skip("needs Triton", allow_module_level=True)
 
 from phase5_real_gpu import compile_report
-from phase5_real_gpu.compiling import Compiled, ahead_of_time, compile_cases, machine_code
-from phase5_real_gpu.compiling.machine_code import KB, count_spills, read_code
+from phase5_real_gpu.compiling import Compiled, ahead_of_time, compile_cases
+from phase5_real_gpu.compiling.machine_code import KB, count_spills
 from phase5_real_gpu.story.compile_story import HOISTED, NOT_CAUGHT, PLAIN, UNALIGNED, dtype_for
 
 pytestmark = pytest.mark.proof  # a compiler for each card: 20 s
@@ -96,24 +96,6 @@ LISTING = """
 def test_spills_in_loops_are_told_from_others():
     assert count_spills(LISTING) == (3, 1)
     assert count_spills(LISTING.replace("!UP0, 0x20", "!UP0, 0x50")) == (3, 0)
-
-
-def test_instructions_are_counted(monkeypatch):
-    monkeypatch.setattr(machine_code, "read_machine_code", lambda cubin: {})
-    ptx = """
-        cp.async.cg.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x10, %r2;
-        cp.async.ca.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x4, %r2;
-        cp.async.wait_group \t2;
-        mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 { %r1 }
-        wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {
-        ld.global.v4.b32 { %r1, %r2, %r3, %r4 }, [ %rd1 + 0 ];
-        ld.global.b32 { %r1 }, [ %rd1 + 0 ];
-    """
-    ttgir = "%a = ttg.local_alloc : () -> !ttg.memdesc<2x64x128xbf16, #s, #smem, mutable>\n"
-    ttgir += "%b = ttg.local_alloc : () -> !ttg.memdesc<7x64xi32, #s, #smem, mutable>\n"
-    assert read_code({"ptx": ptx, "ttgir": ttgir, "cubin": b""}) == dict(
-        mma=1, wgmma=1, tcgen05=0, async_copies=2, narrow_copies=1, waits=(2,), buffers=2, wide_loads=1
-    )
 
 
 def test_a_kernel_that_cannot_start_fits_nowhere():

@@ -1,7 +1,6 @@
 """The engine benchmark: its floors, its workloads, its peer, and its report when memory runs out."""
 
 import json
-import time
 import warnings
 from argparse import Namespace
 from dataclasses import replace
@@ -137,24 +136,6 @@ def test_static_batches_write_the_tokens_of_single_requests():
     assert engine.run(workload) == [engine.run([request])[0] for request in workload]
 
 
-def test_memory_that_runs_out_in_one_batch_does_not_stop_the_others(monkeypatch):
-    serve = engine_runs.serve
-
-    def too_large(engine, workload):
-        if len(workload) == 3 and workload[0][1] == 5:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
-        if len(workload[0][0]) == 20:
-            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to")
-        return serve(engine, workload)
-
-    monkeypatch.setattr(engine_runs, "serve", too_large)
-    bench = small_bench()
-    engine_runs.measure_model(bench, SMALL, SMALL_MODEL, peers=False)
-    assert {"ttft-small-isl4", "throughput-small-b5", "throughput-small-mixed4"} <= set(bench.found)
-    for what in ("throughput of 3 requests, small", "TTFT of 20 tokens, small"):
-        assert bench.left_out[what] == "out of memory"
-
-
 def test_only_a_lack_of_memory_is_forgiven_to_our_engine():
     bench = small_bench()
 
@@ -171,14 +152,6 @@ def test_only_a_lack_of_memory_is_forgiven_to_our_engine():
         "theirs": "ValueError: no such", "ours": "out of memory", "nowhere": "not on this card",
     }  # fmt: skip
     assert not out_of_memory(ValueError("out of memory"))  # only torch words it so, in a RuntimeError
-
-
-def test_the_other_engine_does_not_begin_late():
-    bench = small_bench()
-    engine_runs.measure_model(bench, replace(SMALL, peer_seconds=-1.0), SMALL_MODEL)
-    assert not any(name.startswith("transformers") for name in bench.found)
-    assert sum(why == "no time left for it" for why in bench.left_out.values()) == 4
-    assert "throughput-small-b5" in bench.found and bench.until < time.monotonic()
 
 
 def test_an_answer_of_the_wrong_length_is_no_figure(monkeypatch):
@@ -237,10 +210,6 @@ def test_a_model_that_does_not_fit_is_told_and_the_next_one_runs(run_script, mon
     data = run_script(engine_benchmark, *options, "gpt2")  # when no model fits, the arithmetic is still told
     assert "t4-throughput" in data["out"]
     assert json.dumps(data["results"]["left_out"]) == '{"gpt2": "out of memory"}'
-
-
-def test_an_unknown_model_is_refused_in_one_line(mistake_of):
-    assert "gpt5" in mistake_of(engine_benchmark, "--models", "gpt5")
 
 
 def measured_on_a_gpu(flat: bool) -> tuple[Bench, Plan]:

@@ -73,18 +73,6 @@ def test_a_mixed_step(lab, requests, dtype, **shape):
     )  # stored there, and nowhere else
 
 
-def test_a_step_serves_all_layers_and_they_do_not_touch_each_other(lab):
-    case = lab.Case([1, 4], [9, 4])
-    cache = cache_of(case)
-    case.assert_right(attend(case, cache))
-    assert cache.storage.k_cache[0].isnan().all() and cache.storage.v_cache[0].isnan().all()
-    before = cache.storage.data[:, 1].clone()
-    case.k_cache, case.v_cache = cache.storage.k_cache[0], cache.storage.v_cache[0]
-    case.fill(new_too=False)
-    case.assert_right(cache.attend(0, case.q, case.new(case.given[0]), case.new(case.given[1])))
-    assert torch.equal(lab.bits(cache.storage.data[:, 1]), lab.bits(before))
-
-
 @pytest.mark.parametrize("reader_first", [True, False])
 def test_a_request_reads_what_another_writes_in_the_same_step(lab, reader_first):
     """Two requests begin alike, admitted in the same step: the second finds the first one's blocks."""

@@ -43,21 +43,6 @@ def one_token_each(lab):
 # ---------------------------------------------------------------------- storing
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("scales", [(1.0, 1.0), (0.25, 2.0), (0.02, 0.3)], ids=str)
-def test_fp8_is_within_its_rounding(lab, dtype, scales):
-    case = make(
-        lab, [(5, 20), (0, 9)], kv_heads=3, dim=80, dtype=dtype, k_scale=scales[0],
-        v_scale=scales[1], seed=1,
-    )  # fmt: skip
-    write(case)
-    for cache, texts, scale in zip((case.k_cache, case.v_cache), case.given, scales):
-        got = cache.float().view(-1, 3, 80)[case.new_slots].double() * scale
-        wanted = case.new(texts).double()
-        # 3 bits behind the point: half of the last one is 1/16 of the number. Below 2^-6 steps stay equal.
-        assert ((got - wanted).abs() <= (wanted.abs() / 16).clamp_min(scale * 2**-10) * (1 + 1e-5)).all()
-
-
 @pytest.mark.parametrize("scales", [(1.0, 1.0), (0.25, 2.0)], ids=str)
 def test_fp8_is_rounded_as_torch_rounds(lab, scales):
     """(By powers of two: with others, the division itself may round differently.)"""
@@ -88,21 +73,6 @@ def test_fp8_stops_at_its_largest_number_and_at_its_smallest(lab):
     case.given[0][0][0] = math.nan
     write(case)
     assert case.k_cache.float().view(-1, 32)[case.new_slots[0]].isnan().all()
-
-
-def test_tokens_without_a_slot_are_skipped_and_the_rest_of_the_memory_stays(lab):
-    case = make(lab, [(3, 5)])
-    before = lab.bits(case.data).clone()
-    store(
-        *(case.new(g) for g in case.given),
-        case.k_cache,
-        case.v_cache,
-        torch.full((5,), -1, device=lab.device),
-    )
-    assert torch.equal(lab.bits(case.data), before)
-    write(case)
-    changed = (lab.bits(case.data) != before).any(-1).any(-1).sum().item()
-    assert changed == 2 * 5
 
 
 # ---------------------------------------------------------------------- attention

@@ -81,10 +81,3 @@ def test_tables_that_are_a_view_of_a_wider_one(monkeypatch, lab, new_case):
     assert not tables.is_contiguous()
     monkeypatch.setattr(lab.Case, "block_tables", lambda self: tables)
     case.assert_right(case.attend())
-
-
-def test_inputs_are_left_alone(lab, new_case):
-    case = new_case([(26, 4), (63, 7)])
-    before = lab.bits(case.data).clone(), case.q.clone()
-    case.attend()
-    assert torch.equal(lab.bits(case.data), before[0]) and torch.equal(case.q, before[1])

@@ -100,26 +100,7 @@ def test_a_request_without_tokens_gets_zeros(lab):
         case.assert_right(out)
 
 
-@pytest.mark.parametrize("num_splits", [1, 3])
-def test_the_largest_score_comes_late(lab, num_splits):
-    """Each key more like the query than the one before it: everything summed so far shrinks at every tile."""
-    case = lab.decode_case([260], kv_heads=1, group=1, block_size=16, seed=7)
-    keys = case.stored[0][0]
-    keys[:] = case.q[0, 0] * torch.linspace(-3, 3, 260, device=lab.device)[:, None, None]
-    case.fill().assert_right(case.decode(num_splits=num_splits))
-
-
 # ---------------------------------------------------------------------- memory
-
-
-def test_requests_that_share_blocks(lab):
-    case = lab.decode_case([40, 40])
-    case.tables[1] = case.tables[0]
-    out = case.decode()
-    keys, values = (case.stored[i][1] for i in range(2))  # those of request 0 were never in these blocks
-    case.stored = [[case.stored[i][0]] * 2 for i in range(2)]
-    case.assert_right(out)
-    assert not torch.equal(keys, case.stored[0][0]) and not torch.equal(values, case.stored[1][0])
 
 
 def test_a_plan_serves_other_lengths_and_is_not_used_up(lab):

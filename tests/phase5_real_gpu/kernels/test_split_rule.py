@@ -73,7 +73,6 @@ def test_nothing_to_cut(context_lens):
     [
         (120, 32_768, 4, (228, 2048), 4),  # by registers: 120 x 128 threads
         (168, 65_536, 4, (228, 2048), 3),  # an H100: registers and shared memory both allow 3
-        (168, 65_536, 4, (100, 1536), 1),  # an RTX 4090 with its 100 KiB
         (32, 0, 8, (228, 2048), 8),  # by threads
         (16, 0, 1, (228, 2048), 32),  # no multiprocessor holds more
         (255, 200_000, 16, (100, 1536), 1),  # what cannot start is the compiler's to refuse
