@@ -14,7 +14,7 @@ from torch import Tensor
 from phase5_real_gpu.kernels.decode_kernel import decode_kernel, merge_kernel
 from phase5_real_gpu.kernels.kernel_checks import check_attention, check_out
 from phase5_real_gpu.kernels.split_rule import MOST_SPLITS, Splits, choose_splits, programs_that_fit
-from phase5_real_gpu.kernels.triton_setup import INTERPRETED, has_matrix_instructions, triton
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED, capability, has_matrix_instructions, triton
 
 LOG2_E = math.log2(math.e)
 
@@ -185,7 +185,8 @@ def launch_decode(
         ROWS=max(16, triton.next_power_of_2(queries_per_kv)), DIMS=dims,
         TILE=tile_tokens(head_dim, q.element_size()),
         IS_SPLIT=is_split, UPCAST=INTERPRETED, WINDOW=window, SOFTCAP=cap, num_warps=4, num_stages=3,
-        maxnreg=255 if dims != 128 and k_cache.element_size() == 1 else None,  # left alone, it spills some variants
+        # Left alone, the compiler spills some variants.
+        maxnreg=255 if dims != 128 and (k_cache.element_size() == 1 or capability() >= (10, 0)) else None,
     )  # fmt: skip
     if is_split:
         merge_kernel[(batch, num_heads)](

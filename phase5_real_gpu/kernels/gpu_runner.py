@@ -228,8 +228,7 @@ class GPURunner(ModelRunner):
             plan = kv.plan(Splits(num_splits, kv.tile), bucket)
             plan.split_tokens = inputs.split_tokens
             tokens, positions, slots, lens = (part[:bucket] for part in inputs.parts)
-            decodes = Decodes(slice(0, bucket), inputs.tables[:bucket], lens, plan)
-            where = DeviceStep(slots, decodes, None)
+            where = DeviceStep(slots, Decodes(slice(0, bucket), inputs.tables[:bucket], lens, plan), None)
 
             def step() -> Tensor:
                 kv.step = where
