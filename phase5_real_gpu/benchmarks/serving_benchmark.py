@@ -55,12 +55,8 @@ MAX_NUM_SEQS = 64
 CONTEXT = 1024  # no workload needs more
 NUM_BLOCKS = 3600  # of a quantized engine: enough for 64 users of the longest workload
 PLAIN = "F16"
-QUANTIZED = {
-    "int8": "Q8_0",
-    "q8_0": "Q8_0",
-    "int4": "Q4_0",
-    "q4_0": "Q4_0",
-}  # ours, and the GGUF format of as many bits
+# Ours, and the GGUF format of as many bits.
+QUANTIZED = {"int8": "Q8_0", "q8_0": "Q8_0", "int4": "Q4_0", "q4_0": "Q4_0"}
 LLAMACPP_WORKER = Path(__file__).with_name("llamacpp_worker.py")
 
 Timed = Callable[[Workload], float]
@@ -228,25 +224,15 @@ def ratios(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--vllm-python", metavar="PATH", help="python of an environment that holds vLLM")
-    parser.add_argument("--llamacpp-python", metavar="PATH", help="python of an environment with xllamacpp")
-    parser.add_argument(
-        "--quantized", nargs="+", default=[], choices=QUANTIZED, help="ours in 8 and 4 bits, too"
-    )
-    dense = [name for name, shape in SHAPES.items() if not shape.num_experts]
-    parser.add_argument(
-        "--shape", default="gpt2", choices=dense, metavar="NAME", help=f"{', '.join(dense)} (gpt2)"
-    )
-    parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
-    parser.add_argument("--rounds", type=whole(1, 1000), default=3)
-    parser.add_argument(
-        "--busy-cores",
-        type=whole(0, 64),
-        default=0,
-        metavar="N",
-        help="other programs that keep a core busy (0)",
-    )
-    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
+    add, dense = parser.add_argument, [name for name, shape in SHAPES.items() if not shape.num_experts]
+    add("--vllm-python", metavar="PATH", help="python of an environment that holds vLLM")
+    add("--llamacpp-python", metavar="PATH", help="python of an environment with xllamacpp")
+    add("--quantized", nargs="+", default=[], choices=QUANTIZED, help="ours in 8 and 4 bits, too")
+    add("--shape", default="gpt2", choices=dense, metavar="NAME", help=f"{', '.join(dense)} (gpt2)")
+    add("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
+    add("--rounds", type=whole(1, 1000), default=3)
+    add("--busy-cores", type=whole(0, 64), default=0, metavar="N", help="programs that keep a core busy (0)")
+    add("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

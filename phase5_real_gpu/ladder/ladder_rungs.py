@@ -11,13 +11,7 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 
-from phase5_real_gpu.kernels.decode import (
-    LOG2_E,
-    DecodePlan,
-    paged_decode,
-    program_slots,
-    tile_tokens,
-)
+from phase5_real_gpu.kernels.decode import LOG2_E, DecodePlan, paged_decode, program_slots, tile_tokens
 from phase5_real_gpu.kernels.decode_kernel import merge_kernel
 from phase5_real_gpu.kernels.kernel_checks import check_attention
 from phase5_real_gpu.kernels.split_rule import choose_splits

@@ -43,9 +43,8 @@ def numbers_between(shape: ModelShape) -> int:
     q, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     d, wide = shape.d_model, shape.d_ff * max(1, shape.experts_per_token)
     mlp = wide * (3 if shape.choices.gated else 2)  # up, bent; or gate, up, their product
-    a_layer = (
-        d + (q + 2 * kv) + q + d + d + d + mlp + d + d
-    )  # norm, qkv, attention, out, sum, norm, MLP, down, sum
+    # Norm, qkv, attention, out, sum, norm, MLP, down, sum.
+    a_layer = d + (q + 2 * kv) + q + d + d + d + mlp + d + d
     return d + shape.num_layers * a_layer + d + shape.vocab_size
 
 

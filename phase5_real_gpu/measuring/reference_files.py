@@ -178,12 +178,7 @@ def find_reference(name: str, folder: Path = REFERENCES) -> Reference:
 # ---------------------------------------------------------------------- writing
 
 
-def as_reference(
-    facts: dict[str, Any] | None,
-    device: str,
-    card: dict[str, Any],
-    **fields: Any,
-) -> Reference:
+def as_reference(facts: dict[str, Any] | None, device: str, card: dict[str, Any], **fields: Any) -> Reference:
     """The contents of a file from the figures of this run.
 
     Args:

@@ -205,8 +205,7 @@ def draw_map(ratios: dict[tuple[str, str], tuple[float, float]], cpu: str) -> Fi
         [0.5, 1.5, 2.5], [f"{name}\n{kind.prompt} + {kind.answer} tokens" for name, kind in KINDS.items()]
     )
     ax.set_yticks(
-        [0.5, 1.5, 2.5],
-        [f"{name}\nTTFT {p.ttft:g} s, TPOT {p.tpot * 1e3:g} ms" for name, p in SLOS.items()],
+        [0.5, 1.5, 2.5], [f"{name}\nTTFT {p.ttft:g} s, TPOT {p.tpot * 1e3:g} ms" for name, p in SLOS.items()]
     )
     ax.tick_params(length=0)
     ax.grid(False)

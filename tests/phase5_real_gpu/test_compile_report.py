@@ -5,15 +5,12 @@ from dataclasses import replace
 import pytest
 
 from labkit.errors import LabError
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
-
-if not HAS_TRITON:
-    pytest.skip("needs Triton", allow_module_level=True)
-
 from phase5_real_gpu import compile_report
 from phase5_real_gpu.compiling import Compiled, ahead_of_time, compile_cases
 from phase5_real_gpu.compiling.machine_code import KB, count_spills
 from phase5_real_gpu.story.compile_story import HOISTED, NOT_CAUGHT, PLAIN, UNALIGNED, dtype_for
+
+pytest.importorskip("triton")
 
 pytestmark = pytest.mark.proof  # a compiler for each card: 20 s
 SHAPES = [

@@ -13,11 +13,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
-
-if not HAS_TRITON:
-    pytest.skip("needs Triton", allow_module_level=True)
-
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedKVCache
@@ -32,6 +27,8 @@ from phase5_real_gpu.kernels.gpu_runner import CUDAGraphRecorder, DecodeInputs, 
 from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
 from tests.phase5_real_gpu.conftest import repeat_in_python
 from tests.properties import contrasted
+
+pytest.importorskip("triton")
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 NUM_BLOCKS, SIZE = 50, 4

@@ -87,9 +87,8 @@ def test_the_slower_limit_is_the_floor():
     assert floor_of(PREFILL_8K, LIMITS) == (pytest.approx(PREFILL_8K.work.operations / 1e14), "arithmetic")
     assert floor_of(WRITE_8K, LIMITS)[0] == pytest.approx(WRITE_8K.work.bytes / 5e11)  # the copy's
     assert DECODE_B64.work.bytes == pytest.approx(1.074e9, rel=0.01)  # keys and values, and a little
-    assert sum(DECODE_SKEWED.context_lens) == sum(
-        DECODE_B64.context_lens
-    )  # the same work, dealt out unequally
+    # The same work, dealt out unequally.
+    assert sum(DECODE_SKEWED.context_lens) == sum(DECODE_B64.context_lens)
     assert DECODE_FP8.work.bytes == pytest.approx(DECODE_B64.work.bytes / 2, rel=0.01)
     assert WRITE_8K.work.bytes == 8192 * 8 * 128 * 2 * 2 * 2 + 8 * 8192
 

@@ -4,14 +4,11 @@ import os
 
 import pytest
 
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
-
-if not HAS_TRITON:
-    pytest.skip("needs Triton", allow_module_level=True)
-
 from phase5_real_gpu.compiling import Compiled, compile_cases
 from phase5_real_gpu.compiling.launches import all_variants
 from phase5_real_gpu.compiling.machine_code import LIMITS
+
+pytest.importorskip("triton")
 
 CARDS = [capability for capability in LIMITS if capability >= 80]
 FEW = [

@@ -7,20 +7,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
-
-if not HAS_TRITON:
-    pytest.skip("needs Triton", allow_module_level=True)
-
 from phase5_real_gpu import decode_ladder
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED
 from phase5_real_gpu.ladder import LADDER, count_loads, run_rung
 from phase5_real_gpu.ladder.counted_loads import expected, random_step
 from phase5_real_gpu.ladder.ladder_rungs import ALWAYS_SPLITS, FULL_BATCH, ONE_LONG, Shape
 from phase5_real_gpu.story import ladder_story
+from tests.phase5_real_gpu.conftest import DTYPES
 from tests.properties import unshrunk
 
+pytest.importorskip("triton")
+
 interpreted_only = pytest.mark.skipif(not INTERPRETED, reason="counts the loads of the interpreter")
-DTYPES = [t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]
 every_rung = pytest.mark.parametrize("rung", LADDER, ids=lambda rung: rung.name)
 
 

@@ -11,15 +11,7 @@ from phase2_attention_kvcache.model import ContiguousKVCache, Transformer
 from phase5_real_gpu import memory_hierarchy
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED  # first: it decides how Triton runs
 from phase5_real_gpu.measuring import memory_cpu, memory_gpu
-from phase5_real_gpu.measuring.memory_cpu import (
-    KIB,
-    MIB,
-    Point,
-    by_level,
-    cache_sizes,
-    circle,
-    level_of,
-)
+from phase5_real_gpu.measuring.memory_cpu import KIB, MIB, Point, by_level, cache_sizes, circle, level_of
 from phase5_real_gpu.measuring.memory_step import numbers_between, step_bytes, weights_read
 
 CACHES = {"L1": 32 * KIB, "L2": MIB, "L3": 32 * MIB}

@@ -211,9 +211,8 @@ def test_a_fixed_time_in_each_step():
     assert finding.cause.name == "a fixed time in each step" and "4.9 ms" in finding.trace.text
     assert finding.trace.names == ("itl-tales-b1", "throughput-tales-b1")  # 17 ms are missing in the other
     assert named(machine(5.8, 20.0, fixed_ms=1.5), theirs) == []
-    assert (
-        named(machine(2.1, 4.7, fixed_ms=1.4), theirs) == []
-    )  # as good as the reference: nothing to explain
+    # As good as the reference: nothing to explain.
+    assert named(machine(2.1, 4.7, fixed_ms=1.4), theirs) == []
 
 
 def test_evidence_knows_which_figures_it_explains():

@@ -11,18 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
-
-if not HAS_TRITON:
-    pytest.skip("needs Triton", allow_module_level=True)
-
 from phase5_real_gpu.fused import FP8PagedKVCache, fp8_kv_cache
 from phase5_real_gpu.fused.fp8_kv_cache import fp8_problem
 from phase5_real_gpu.fused.store_kernel import store
+from tests.phase5_real_gpu.conftest import DTYPES
 from tests.properties import unshrunk
 
+pytest.importorskip("triton")
+
 FP8 = torch.float8_e4m3fn
-DTYPES = [t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]
 
 
 def make(lab, requests, **settings):

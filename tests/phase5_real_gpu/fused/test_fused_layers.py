@@ -7,11 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
-
-if not HAS_TRITON:
-    pytest.skip("needs Triton", allow_module_level=True)
-
 from phase2_attention_kvcache.model.layers import SwiGLUMLP
 from phase2_attention_kvcache.model.positions import apply_rotary
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
@@ -23,10 +18,11 @@ from phase5_real_gpu.fused import FP8PagedKVCache
 from phase5_real_gpu.fused.fused_layers import FusedAttention, FusedGPURunner, FusedSwiGLU, fuse, gated
 from phase5_real_gpu.fused.store_kernel import store
 from phase5_real_gpu.kernels import TritonPagedKVCache
-from tests.phase5_real_gpu.conftest import repeat_in_python
+from tests.phase5_real_gpu.conftest import DTYPES, repeat_in_python
 from tests.properties import contrasted, unshrunk
 
-DTYPES = [t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]
+pytest.importorskip("triton")
+
 ROUNDING = {
     torch.float32: 1e-6,
     torch.float16: 2**-11,

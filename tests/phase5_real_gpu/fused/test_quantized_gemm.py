@@ -5,18 +5,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
-
-if not HAS_TRITON:
-    pytest.skip("needs Triton", allow_module_level=True)
-
 from phase2_attention_kvcache.quantization.quantized_formats import FORMATS
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedWeight
 from phase5_real_gpu.fused import quantized_gemm
+from tests.phase5_real_gpu.conftest import DTYPES
 from tests.properties import unshrunk
 
+pytest.importorskip("triton")
+
 KINDS = ("int8", "q8_0", "q4_0", "int4")
-DTYPES = [t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 

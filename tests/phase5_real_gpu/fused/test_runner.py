@@ -5,17 +5,9 @@ import random
 import pytest
 import torch
 
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
-
-if not HAS_TRITON:
-    pytest.skip("needs Triton", allow_module_level=True)
-
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase2_attention_kvcache.quantization.quantized_linear import (
-    QuantizedLinear,
-    quantize_model,
-)
+from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear, quantize_model
 from phase3_paged_attention.paging import PagedKVCache
 from phase3_paged_attention.sharing import QuantizedKVStorage
 from phase4_scheduler.engine import EngineConfig, LLMEngine
@@ -24,6 +16,8 @@ from phase5_real_gpu.fused.fp8_kv_cache import fp8_problem
 from phase5_real_gpu.fused.runner import FusedRunner, KernelLinear
 from tests.phase5_real_gpu.conftest import repeat_in_python
 from tests.properties import contrasted
+
+pytest.importorskip("triton")
 
 CONFIG = EngineConfig(max_num_seqs=4, max_model_len=64, num_blocks=40, block_size=4)
 GREEDY = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)

@@ -10,10 +10,7 @@ from functools import partial
 import pytest
 import torch
 
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
-
-if not HAS_TRITON:
-    pytest.skip("needs Triton", allow_module_level=True)
+pytest.importorskip("triton")
 
 
 @pytest.fixture(scope="session", params=["decode", "decode in 3 splits", "prefill"])

@@ -10,19 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
-
-if not HAS_TRITON:
-    pytest.skip("needs Triton", allow_module_level=True)
-
 from phase5_real_gpu.kernels import decode, paged_decode
 from phase5_real_gpu.kernels.decode import DecodePlan
 from phase5_real_gpu.kernels.split_rule import MOST_SPLITS, Splits
+from phase5_real_gpu.kernels.triton_setup import INTERPRETED
 from phase5_real_gpu.ladder.counted_loads import count_loads
+from tests.phase5_real_gpu.conftest import DTYPES
 from tests.properties import softcaps, unshrunk, windows
 
-# Of bfloat16 the interpreter proves addresses and scales, and no more: it multiplies in float32, and cuts off.
-DTYPES = [t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]
+pytest.importorskip("triton")
 
 
 @given(

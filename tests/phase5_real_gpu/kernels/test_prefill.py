@@ -7,17 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
-
-if not HAS_TRITON:
-    pytest.skip("needs Triton", allow_module_level=True)
-
 from phase5_real_gpu.kernels.decode import tile_tokens
 from phase5_real_gpu.kernels.prefill_kernel import prefill_shape
+from tests.phase5_real_gpu.conftest import DTYPES
 from tests.properties import softcaps, unshrunk, windows
 
-# Of bfloat16 the interpreter proves addresses and scales, and no more: it multiplies in float32, and cuts off.
-DTYPES = [t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]
+pytest.importorskip("triton")
+
 
 # (tokens computed before, new tokens): fresh prompts, chunks behind something, single tokens, none.
 request = st.one_of(

@@ -7,19 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, card_problem
-
-if not HAS_TRITON:
-    pytest.skip("needs Triton", allow_module_level=True)
-
 from phase5_real_gpu.kernels.write_kv_kernel import write_kv
+from tests.phase5_real_gpu.conftest import DTYPES
 from tests.properties import unshrunk
 
-DTYPES = [t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]
+pytest.importorskip("triton")
+
 
 request = st.one_of(
-    st.tuples(st.just(0), st.integers(1, 20)),
-    st.tuples(st.integers(1, 40), st.integers(0, 8)),
+    st.tuples(st.just(0), st.integers(1, 20)), st.tuples(st.integers(1, 40), st.integers(0, 8))
 )
 
 

@@ -55,9 +55,8 @@ def check_equal(
         place = Place(rank, t, p, expert_parallel)
         held = {name: shape_of_part(config, name, shape, place) for name, shape in whole.items()}
         assert facts[rank].bytes_read == 4 * sum(map(prod, held.values()))
-        rows = -(
-            -config.vocab_size // t
-        )  # in memory the last share of the vocabulary is as long as the others
+        # In memory the last share of the vocabulary is as long as the others.
+        rows = -(-config.vocab_size // t)
         held |= {name: [rows, held[name][1]] for name in held if name in VOCABULARY and held[name][0]}
         assert facts[rank].weight_bytes == width * sum(map(prod, held.values()))
 
