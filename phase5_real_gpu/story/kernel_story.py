@@ -161,7 +161,7 @@ def on_gpu(lab: Lab, bench: Bench) -> None:
             lab, bench, "triton-vs-python", replace(cases.PYTHON_GPU, dtype=bench.dtype), "the Triton kernel"
         )
         lab.title("The ladder")
-        show_ladder(lab, bench)
+        show_ladder(lab, bench, "decode_ladder_measured")
     lab.title("All figures")
     show_results(lab, bench)
     if mine := bench.found.get(cases.DECODE_B64.name):

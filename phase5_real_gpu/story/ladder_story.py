@@ -15,6 +15,7 @@ from phase5_real_gpu.measuring.kernel_cases import DECODE_B1_32K, DECODE_B64, At
 from phase5_real_gpu.measuring.kernel_measure import floor_of
 from phase5_real_gpu.measuring.kernel_peers import Runner
 from phase5_real_gpu.measuring.measurements import Bench
+from phase5_real_gpu.story.ladder_figures import draw_staircase
 
 
 def rungs(lab: Lab) -> None:
@@ -108,16 +109,18 @@ def ladder_cases(dtype: str) -> list[AttentionCase]:
     ]
 
 
-def show_ladder(lab: Lab, bench: Bench) -> None:
+def show_ladder(lab: Lab, bench: Bench, figure: str) -> None:
     """The measurements of each rung: its time, the gain over the rung before, and GB/s beside the card's."""
+    gb_s: dict[str, list[float | None]] = {}
     for case in ladder_cases(bench.dtype):
-        rows, before = [], None
+        rows, before, gb_s[case.name] = [], None, []
         for number, rung in enumerate(LADDER, 1):
             m = bench.found.get(f"ladder-{number}-{rung.name}-{case.name}")
             us, rate, share = (
                 (m.value, m.details["gb_s"], 100 * m.share_of_limit) if m else (None, None, None)
             )
             rows.append([number, rung.name, us, f"{before / us:.2f}x" if before and us else "-", rate, share])
+            gb_s[case.name].append(rate)
             before = us
         floor = 1e6 * floor_of(case, bench.limits).seconds
         lab.table(
@@ -126,3 +129,6 @@ def show_ladder(lab: Lab, bench: Bench) -> None:
             rows,
             note="Median, caches cleared before each run. decode_ladder.py says what each rung should gain.",
         )
+    if all(any(rates) for rates in gb_s.values()):
+        fig = draw_staircase(gb_s, bench.limits.read_gb_s, bench.limits.device_name)
+        lab.figure(fig, figure)
