@@ -41,13 +41,6 @@ def table(tmp_path, *entries: str):
     return read_contents(file)
 
 
-def test_there_are_sections_and_each_says_enough(contents):
-    assert len(contents.sections) >= 21
-    for section in contents.sections:
-        words = sum(len(take(contents, file, heading).split()) for file, heading in section.texts)
-        assert words > 120, section.name
-
-
 def test_a_text_ends_where_its_heading_ends_and_code_has_no_headings(readme, tmp_path):
     file = readme("# T\n\n## A\n\none\n\n```\n# no heading\n```\n\n### A1\n\ntwo\n\n## B\n\nthree\n")
     assert [h.title for h in headings_of(file)] == ["T", "A", "A1", "B"]
