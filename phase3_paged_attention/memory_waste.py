@@ -25,8 +25,7 @@ def story(lab: Lab) -> None:
     chapters.which_traffic(lab, rng)
     shares = chapters.memory_at_work(lab, rng)
     lab.figure(figures.draw_shares(shares), "memory_shares")
-    sizes = chapters.block_sizes(lab, rng)
-    lab.figure(figures.draw_block_sizes(sizes), "block_size")
+    chapters.block_sizes(lab, rng)
     chapters.constant_time(lab)
     lab.figure(draw_windows(windows(lab)), "sliding_window")
 

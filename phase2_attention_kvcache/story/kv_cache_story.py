@@ -1,11 +1,9 @@
 """The chapters of the story of the KV cache, and its figures."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
-from labkit.figures import BLUE, GREY, ORANGE, new_figure, plain_numbers
+from labkit.figures import BLUE, GREY, ORANGE, new_figure
 from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights import SHAPES, kv_per_token
@@ -18,7 +16,7 @@ from phase2_attention_kvcache.model import (
     generate_cached,
     generate_naive,
 )
-from phase2_attention_kvcache.story.step_times import StepTimes, measure_steps, total_times
+from phase2_attention_kvcache.story.step_times import measure_steps, total_times
 
 
 def same_tokens(lab: Lab) -> None:
@@ -143,21 +141,18 @@ def timed_at_gpt2_size(lab: Lab) -> None:
         gpt2_speedup={n: float(speedup[n - 1]) for n in (10, 100, 500, 900)},
     )
     lab.figure(draw_speedup(new, naive, cached, lab.where), "kv_speedup")
-    lab.figure(draw_latency(times, lab.where), "ttft_itl")
 
 
 def memory(lab: Lab) -> None:
     """Part 3: the memory of the cache."""
     lab.title("The price: memory")
     cache = ContiguousKVCache(GPT2_124M)
-    used, reserved = [0], [0]
-    token = torch.zeros(1, GPT2_124M.num_kv_heads, GPT2_124M.head_dim, dtype=torch.float16)
-    for _ in range(GPT2_124M.max_context):
-        for layer in range(GPT2_124M.num_layers):
-            cache.append(layer, token, token)
-        used.append(cache.bytes_used)
-        reserved.append(cache.bytes_reserved)
-    per_token = used[-1] // GPT2_124M.max_context
+    context = torch.zeros(
+        GPT2_124M.max_context, GPT2_124M.num_kv_heads, GPT2_124M.head_dim, dtype=torch.float16
+    )
+    for layer in range(GPT2_124M.num_layers):
+        cache.append(layer, context, context)
+    per_token = cache.bytes_used // GPT2_124M.max_context
     lab.predict(
         "kv-15gb",
         "KV cache of 100 users with 4,096 tokens each, GPT-2 in FP16",
@@ -182,7 +177,6 @@ def memory(lab: Lab) -> None:
         note="2 x 32 heads x 128 numbers x 2 bytes. Llama-3 8B has 8 KV heads instead of 32: 4 KiB.",
     )
     lab.record(kv_bytes_per_token=per_token)
-    lab.figure(draw_memory(np.array(used), np.array(reserved)), "kv_memory")
     lab.say("""The reserved memory doubles when it is full, so up to half of it is empty. Reserving the whole context
         at once wastes more: most answers are short. Phase 3 allocates small blocks instead.""")
 
@@ -201,38 +195,4 @@ def draw_speedup(new: np.ndarray, naive: np.ndarray, cached: np.ndarray, where: 
     right.axhline(3.1, color=GREY, linestyle="--", linewidth=1.2)
     right.annotate("the article's 3.1x", (new[-1], 3.1), ha="right", va="bottom", color=GREY)
     right.set(xlabel="new tokens", ylabel="times faster", ylim=(0, None))
-    return fig
-
-
-def draw_latency(times: Sequence[StepTimes], where: str):
-    tokens = [t.tokens for t in times]
-    late = times[-1].decode / times[0].decode
-    fig, (left, right) = new_figure(
-        f"The first token waits for the prompt; at {tokens[-1]:,} tokens each further token takes {late:.2f} times as long",
-        f"GPT-2's shape, one request; fastest of several repeats; {where}",
-        panels=2,
-    )
-    left.plot(tokens, [1000 * t.prefill for t in times], marker="o", color=ORANGE)
-    left.set(xlabel="prompt tokens", ylabel="TTFT, ms", xscale="log", yscale="log")
-    plain_numbers(left)
-    right.plot(tokens, [1000 * t.decode for t in times], marker="o", color=BLUE)
-    right.set(
-        xlabel="tokens of text so far", ylabel="ITL, ms", ylim=(0, 1.1e3 * max(t.decode for t in times))
-    )
-    return fig
-
-
-def draw_memory(used: np.ndarray, reserved: np.ndarray):
-    fig, (ax,) = new_figure(
-        f"Each token of GPT-2 keeps {used[-1] / (len(used) - 1) / 1024:.0f} KiB; doubling reserves more",
-        "One sequence, FP16, counted in the cache as tokens come in",
-    )
-    tokens = np.arange(len(used))
-    whole = "whole context reserved at once"
-    ax.axhline(used[-1] / 1e6, color=GREY, linestyle="--", linewidth=1.2, label=whole)
-    ax.step(tokens, reserved / 1e6, color=ORANGE, where="post", label="reserved by doubling")
-    ax.fill_between(tokens, used / 1e6, color=BLUE, alpha=0.25)
-    ax.plot(tokens, used / 1e6, color=BLUE, label="in use")
-    ax.set(xlabel="tokens of text", ylabel="MB", ylim=(0, None), xlim=(0, len(used)))
-    ax.legend(loc="lower right")
     return fig

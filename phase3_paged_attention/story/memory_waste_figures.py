@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from labkit.figures import BLUE, COLORS, GREY, MUTED, ORANGE, TEAL, YELLOW, new_figure, plain_numbers
+from labkit.figures import BLUE, GREY, MUTED, ORANGE, TEAL, YELLOW, new_figure
 from phase3_paged_attention.paging import BlockManager, BlockTable
 from phase3_paged_attention.story.memory_policies import ContiguousAllocator, Shares
 
@@ -110,31 +110,4 @@ def draw_shares(shares: dict[str, Shares]) -> Figure:
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4)
-    return fig
-
-
-def draw_block_sizes(found: dict[str, dict[int, tuple[float, float]]]) -> Figure:
-    worst = max(by[16][0] for by in found.values())
-    fig, (left, right) = new_figure(
-        f"Blocks of 16 tokens waste at most {100 * worst:.1f}% of the memory",
-        f"Counted with the block manager, for {len(found)} kinds of traffic",
-        panels=2,
-        size=(12, 4.8),
-    )
-    for color, marker, (name, by) in zip(COLORS, "os^vDPX", found.items()):
-        sizes = list(by)
-        style = dict(marker=marker, color=color, label=name)
-        left.plot(sizes, [100 * by[s][0] for s in sizes], **style)
-        right.plot(sizes, [by[s][1] / by[1][1] * 100 for s in sizes], **style)
-    for ax in (left, right):
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(sizes)
-        ax.axvline(16, color=GREY, linestyle="--", linewidth=1.2)
-        ax.set_xlabel("tokens per block")
-        plain_numbers(ax, "x")
-    top = left.get_ylim()[1]
-    left.text(15, top * 0.97, "vLLM's default", ha="right", va="top", color=MUTED)
-    left.set(ylabel="allocated and empty, %", ylim=(0, None))
-    right.set(ylabel="requests that fit, % of those with blocks of 1", ylim=(0, 105))
-    left.legend()
     return fig

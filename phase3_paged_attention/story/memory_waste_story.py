@@ -196,30 +196,26 @@ def memory_at_work(lab: Lab, rng: np.random.Generator) -> dict:
     return shares
 
 
-def block_sizes(lab: Lab, rng: np.random.Generator) -> dict[str, dict[int, tuple[float, float]]]:
-    """Waste (share) and requests at a time by traffic and block size."""
+def block_sizes(lab: Lab, rng: np.random.Generator) -> None:
     lab.title("How large should a block be?")
-    pool, found = (32 if lab.quick else 128) * 1024, {}
-    for name, pattern in PATTERNS.items():
-        lengths = pattern.total_lengths(rng, 3000)
-        found[name] = {}
-        for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
-            allocated = (-(-lengths // size) * size).sum()
-            fit = requests_that_fit(lengths, pool // size, size)
-            found[name][size] = (1 - float(lengths.sum() / allocated), float(fit))
-    chat, context = found["chat"], 8192
+    pool, context = (32 if lab.quick else 128) * 1024, 8192
+    lengths = PATTERNS["chat"].total_lengths(rng, 3000)
+    rows = []
+    for size in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        allocated = (-(-lengths // size) * size).sum()
+        wasted = 100 * (1 - float(lengths.sum() / allocated))
+        fit = requests_that_fit(lengths, pool // size, size)
+        rows.append([size, wasted, fit, context // size, 4 * context / size / 1024])
     lab.table(
         "Chat: blocks of several sizes",
         ["block size", "wasted, %", "requests at a time", "blocks of 8,192 tokens", "their table, KiB"],
-        [[size, 100 * waste, int(fit), context // size, 4 * context / size / 1024]
-         for size, (waste, fit) in chat.items()],
+        rows,
         note="Each block is an entry in the table, 4 bytes, that a kernel looks up in every layer before it can read "
         "a key; and one more block to allocate, hash and free.",
-    )  # fmt: skip
+    )
     lab.say("""16 is vLLM's compromise. A kernel has to look up each block before it can load a key from it (Kwon et al.,
         section 7.2), so small blocks cost time; large ones leave slots empty, and two prompts share whole blocks only.""")
-    lab.record(block_sizes={name: {str(k): v for k, v in by.items()} for name, by in found.items()})
-    return found
+    lab.record(block_sizes=rows)
 
 
 def constant_time(lab: Lab) -> None:

@@ -14,7 +14,7 @@ def test_block_manager_lab(run_script):
 
 @pytest.mark.proof
 def test_memory_waste(run_script):
-    figures = ["memory_contiguous_paged", "memory_shares", "block_size", "sliding_window"]
+    figures = ["memory_contiguous_paged", "memory_shares", "sliding_window"]
     found = run_script(memory_waste, "--quick", figures=figures)["claims"]
     verdicts = {claim: p["verdict"] for claim, p in found.items()}
     assert verdicts["waste"] == verdicts["concurrency"] == "reproduced"
