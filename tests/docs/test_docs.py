@@ -171,6 +171,7 @@ def test_the_program_of_the_profiling_page_ends_at_its_guard_and_would_go_on():
         exec(program, {})
     for there, here in {
         "not torch.cuda.is_available()": "False",
+        "ladder_rungs import FULL_BATCH": "counted_loads import SMALL",
         "FULL_BATCH": "SMALL",
         "torch.bfloat16": "torch.float32",
         '"cuda"': '"cpu"',
