@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from copy import deepcopy
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,7 +17,6 @@ from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCoreOutput
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
 from phase4_scheduler.engine.request import Request, RequestLimits
-from phase4_scheduler.features.speculation import SpecDecodingStats
 from phase4_scheduler.server.chat import Chat
 from phase4_scheduler.server.client import complete, running_server, send_all
 from phase4_scheduler.server.completions import Completion
@@ -159,22 +157,6 @@ def test_a_client_waits_by_the_api_processs_clock_and_the_engine_by_its_own(metr
     assert read(metrics, "inter_token_latency_seconds_count") == 2
 
 
-def test_a_request_with_two_answers_is_one_request_and_two_prompts(metrics):
-    first, second = output("0_a"), output("1_a")
-    ends = [
-        (output("0_a", finish_reason="length"), 114.0),
-        (output("1_a"), 114.0),
-        (output("1_a", finish_reason="stop"), 115.0),
-    ]
-    hand_out(metrics, SamplingParams(max_tokens=3, n=2), [(first, 112.0), (second, 112.0), *ends])
-    assert read(metrics, "request_params_n_count") == 1 and read(metrics, "request_params_n_sum") == 2
-    longest = "request_max_num_generation_tokens"
-    assert read(metrics, f"{longest}_count") == 1 and read(metrics, f"{longest}_sum") == 3
-    assert read(metrics, "e2e_request_latency_seconds_count") == 2
-    assert read(metrics, "prompt_tokens_total") == 20
-    assert read(metrics, "request_prefill_kv_computed_tokens_sum") == 12  # of 10 tokens 4 were cached, twice
-
-
 def test_waiting_counts_from_before_the_prompt_is_tokenised():
     server = make_server("tales")
     server.engine.limits = limits(16)
@@ -230,16 +212,6 @@ HEAD = 400 * 32
 PAIR = 4 * 3 * 32  # operations of attention
 TOKEN = 2 * 3 * 32 * 4  # bytes of keys and values
 IN_FULL = StoredBytes(4 * (BLOCKS + HEAD), TOKEN)
-
-
-def test_work_is_what_a_count_by_hand_says(tiny):
-    core = build_core(tiny.model, EngineConfig(num_blocks=20, block_size=4))
-    first, second = run(core, [([1] * 5, SamplingParams(max_tokens=2, ignore_eos=True))], IN_FULL)
-    assert first.work.operations == 2 * 5 * BLOCKS + 2 * HEAD + PAIR * (1 + 2 + 3 + 4 + 5)
-    assert second.work.operations == 2 * BLOCKS + 2 * HEAD + PAIR * 6
-    assert first.work.written == 5 * TOKEN and second.work.written == TOKEN
-    assert first.work.bytes - first.work.written == 4 * (BLOCKS + HEAD)
-    assert second.work.bytes - second.work.written == 4 * (BLOCKS + HEAD) + 5 * TOKEN
 
 
 def test_a_narrow_cache_is_counted_as_it_is_stored(tiny):
@@ -338,23 +310,6 @@ def test_gauges_fall_back_when_everybody_leaves_and_nobody_comes():
             pass
         ended = samples(server.call("/metrics")[1])["vllm:request_success_total abort"]
         assert ended == 0  # as in vLLM: a client that leaves is no end
-
-
-def test_drafts_are_counted_under_vllms_names():
-    """Totals come with every step; what Prometheus reads grows by what is new."""
-    metrics = Metrics("m", limits(16, num_speculative_tokens=3))
-    stats = SpecDecodingStats.of(3)
-    metrics.step(StepMessage(spec_decode=deepcopy(stats)))
-    for accepted in (3, 1, 0):
-        stats.observe(3, accepted)
-        metrics.step(StepMessage(spec_decode=deepcopy(stats)))
-    assert read(metrics, "spec_decode_num_drafts_total") == 3
-    assert read(metrics, "spec_decode_num_draft_tokens_total") == 9
-    assert read(metrics, "spec_decode_num_accepted_tokens_total") == 4
-    labels = {"model_name": "m", "engine": "0"}
-    name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-    at = [metrics.registry.get_sample_value(name, labels | {"position": str(i)}) for i in range(3)]
-    assert at == [2, 1, 1]
 
 
 KING = dict(prompt="The king said no. The king said", temperature=0, max_tokens=40, ignore_eos=True)

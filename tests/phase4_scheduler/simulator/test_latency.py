@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 from phase4_scheduler.simulator.clusters import count_clusters, silhouette, silhouettes
-from phase4_scheduler.simulator.latency import RequestRecord, Spread, little, percentiles, summarise
-
-
-def test_percentiles_by_hand():
-    assert percentiles([30, 10, 40, 20], [0, 50, 95, 100]) == pytest.approx([10, 25, 38.5, 40])
-    assert percentiles([7.0], [1, 99]) == [7.0, 7.0]
+from phase4_scheduler.simulator.latency import RequestRecord, Spread, little, summarise
 
 
 def test_a_summary_by_hand():

@@ -14,7 +14,7 @@ from phase4_scheduler.simulator.cost_model import FittedCost
 from phase4_scheduler.simulator.latency import summarise
 from phase4_scheduler.simulator.load_tests import Server, Stall, capacity, stall_traffic
 from phase4_scheduler.simulator.named_costs import find_cost
-from phase4_scheduler.simulator.real_time import measure_cost, serve, size_of_event
+from phase4_scheduler.simulator.real_time import serve, size_of_event
 from phase4_scheduler.simulator.step_size import StepSize
 from phase4_scheduler.simulator.traffic import PromptMaker, draw_traffic, fit_lengths
 from phase4_scheduler.simulator.virtual_time import simulate
@@ -95,12 +95,6 @@ def test_engine_and_virtual_time_decide_the_same_steps(make_engine):
     assert any(event["preempted"] for event in events)
     assert sorted(len(r.token_times) for r in records) == sorted(r.output_tokens for r in traffic)
     assert all(r.ttft > 0 and (r.itls > 0).all() for r in records)
-
-
-def test_a_clock_is_fitted_to_the_engine(make_engine):
-    cost = measure_cost(make_engine, 128, 8, source="test")
-    assert cost.steps > 15 and max(cost.prices) > 0 and cost.longest <= 128
-    assert 0 < cost.seconds(StepSize.of([(50, 1)] * 4)) < 10
 
 
 # ---------------------------------------------------------------------- static and continuous
