@@ -3,6 +3,7 @@
 from phase4_scheduler.features.async_scheduling import AsyncScheduling
 from phase4_scheduler.features.executor import Executors
 from phase4_scheduler.features.faults import FaultIsolation
+from phase4_scheduler.features.kv_events import KVEvents
 from phase4_scheduler.features.kv_transfer import KVTransfer
 from phase4_scheduler.features.prompt_logprobs import PromptLogprobs
 from phase4_scheduler.features.quantized import QuantizedKVCache, QuantizedWeights
@@ -15,5 +16,5 @@ from phase4_scheduler.features.windows import Windows
 # Outermost first: what stands before another one sees its results.
 FEATURES = (
     FaultIsolation, PromptLogprobs, StructuredOutput, Swap, KVTransfer, Speculation,
-    AsyncScheduling, Recording, Windows, QuantizedWeights, QuantizedKVCache, Executors,
+    AsyncScheduling, Recording, KVEvents, Windows, QuantizedWeights, QuantizedKVCache, Executors,
 )  # fmt: skip

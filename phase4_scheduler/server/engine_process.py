@@ -31,6 +31,7 @@ from phase4_scheduler.assembly import Feature, build_core, load_model, split_set
 from phase4_scheduler.engine import EngineConfig, EngineCore, EngineDeadError, Request, SchedulerOutput
 from phase4_scheduler.engine.core import EngineCoreOutput
 from phase4_scheduler.engine.request import RequestLimits
+from phase4_scheduler.features.kv_events import KVEvent, KVEventBlockManager
 from phase4_scheduler.features.recording import EngineStats, Event, record
 from phase4_scheduler.features.speculation import SpecDecodingStats
 
@@ -127,6 +128,7 @@ class StepMessage:
     stats: EngineStats = field(default_factory=EngineStats)  # since the start
     spec_decode: SpecDecodingStats | None = None  # since the start, with speculative decoding
     events: list[Event] = field(default_factory=list)  # of the step, if steps are recorded
+    kv_events: list[KVEvent] = field(default_factory=list)  # since the last step, if the engine tells them
 
 
 class StoredBytes(NamedTuple):
@@ -228,6 +230,8 @@ def turn(core: EngineCore, commands: list[Add | Finish], stored: StoredBytes | N
     message.num_running = len(core.scheduler.running)
     message.num_waiting = core.scheduler.num_waiting
     message.kv_cache_usage = core.block_manager.usage
+    if isinstance(core.block_manager, KVEventBlockManager):
+        message.kv_events = core.block_manager.take_kv_events()
     message.stats = copy(core.stats)
     message.spec_decode = deepcopy(getattr(core, "spec_decoding_stats", None))
     return message

@@ -20,7 +20,7 @@ import logging
 import os
 import queue
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import fields
 from typing import Any, NamedTuple, Protocol
@@ -33,6 +33,7 @@ from phase3_paged_attention.paging.block_table import hash_block
 from phase4_scheduler.engine.core import EngineCore
 from phase4_scheduler.engine.outputs import RequestOutput
 from phase4_scheduler.engine.request import Request
+from phase4_scheduler.features.kv_events import AllBlocksCleared, KVEvent
 from phase4_scheduler.features.recording import EngineStats
 from phase4_scheduler.server.async_engine import AsyncEngine, EngineDeadError
 from phase4_scheduler.server.engine_process import (
@@ -127,6 +128,7 @@ class ReplicaEngine(AsyncEngine):
     Args:
         before: of the same actor, before it was started again: its metrics and the numbers of its requests go on.
         first: of the first replica, whose metrics page shows these as well.
+        observe: is told what happens to the replica's cache: of a router that wants to know.
     """
 
     OBITUARY = "the replica that wrote this answer has ended: ask again, others serve on"
@@ -138,13 +140,20 @@ class ReplicaEngine(AsyncEngine):
         *args: Any,
         before: "ReplicaEngine | None" = None,
         first: "ReplicaEngine | None" = None,
+        observe: Callable[[int, Sequence[KVEvent]], None] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
+        self._observe = observe
         self.actor, self.number, self._before, self._first = actor, number, before, first
         self.being_replaced = False
         if before is not None:
             self._num_ids, self.num_generation_tokens = before._num_ids, before.num_generation_tokens
+
+    def _take(self, message: StepMessage) -> None:
+        if self._observe is not None:
+            self._observe(self.number, message.kv_events)
+        super()._take(message)
 
     def connect(self) -> tuple[ActorLink, ActorLink]:
         link = ActorLink(self.actor, self._args)
@@ -187,7 +196,10 @@ class RayFleet:
     """
 
     def __init__(self, num_replicas: int, router: Router, *args: Any, **options: Any) -> None:
+        if (observe := getattr(router, "observe", None)) is not None:
+            options["kv_events_config"] = {"enable_kv_cache_events": True, "publisher": "null"}
         self.router, self._make = router, (args, options)
+        self._of_replicas = {"observe": observe}
         self._num_gpus = int(options.get("device", "auto") != "cpu")
         self.front = AsyncEngine(*args, **options)  # never started: it checks and tokenises
         self.engines: list[ReplicaEngine] = []
@@ -217,7 +229,9 @@ class RayFleet:
             # Ray spreads what takes a share of a processor; what takes none it may put on one machine.
             actor = Replica.options(num_cpus=0.1, num_gpus=gpus, scheduling_strategy="SPREAD").remote()
             first = self.engines[0] if self.engines else None
-            self.engines.append(ReplicaEngine(actor, number, *args, first=first, **options))
+            self.engines.append(
+                ReplicaEngine(actor, number, *args, first=first, **self._of_replicas, **options)
+            )
         await self.engines[0].start()  # the others' metrics are in its registry
         await asyncio.gather(*(engine.start() for engine in self.engines[1:]))
         self.front.limits, self.front.metrics = self.engines[0].limits, self.engines[0].metrics
@@ -293,7 +307,9 @@ class RayFleet:
             return
         engine.being_replaced = True
         args, options = self._make
-        new = ReplicaEngine(engine.actor, number, *args, before=engine, **options)
+        new = ReplicaEngine(engine.actor, number, *args, before=engine, **self._of_replicas, **options)
+        if (observe := self._of_replicas["observe"]) is not None:
+            observe(number, [AllBlocksCleared()])
 
         async def replace() -> None:
             await new.start()

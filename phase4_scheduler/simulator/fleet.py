@@ -15,9 +15,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
-from phase4_scheduler.engine import SchedulerConfig
+from phase3_paged_attention.paging import BlockManager
+from phase4_scheduler.engine import Scheduler, SchedulerConfig
+from phase4_scheduler.features.kv_events import KVEventBlockManager
 from phase4_scheduler.simulator.cost_model import CostModel
 from phase4_scheduler.simulator.latency import RequestRecord
 from phase4_scheduler.simulator.routers import Router
@@ -45,6 +48,11 @@ class ReplicaConfig:
 class Replica(ClockedEngine):
     """One engine of the fleet."""
 
+    @classmethod
+    def made_from(cls, config: ReplicaConfig, manager: type[BlockManager] = BlockManager) -> Self:
+        sizes = (config.num_blocks, config.block_size, config.enable_prefix_caching)
+        return cls(Scheduler(config.scheduler, manager(*sizes)), config.cost)
+
     def load(self, time: float) -> int:
         """Requests in flight at that time. (Those of a step that is not over yet have their last tokens already.)"""
         leaving = itertools.takewhile(lambda r: r.token_times[-1] > time, reversed(self.run.records))
@@ -54,9 +62,14 @@ class Replica(ClockedEngine):
         """Raises ValueError if it could never fit."""
         # Its tokens are its number, over and over. The names of its blocks say what it shares.
         isl, size = arriving.prompt_tokens, self.scheduler.block_manager.block_size
-        names = [name.to_bytes(8) for name in arriving.hash_ids[: isl // size]]
+        names = block_names(arriving, size)
         own = range(len(names), (isl + arriving.output_tokens) // size)
-        self.add(arriving, number, [number] * isl, names + [b"%d block %d" % (number, i) for i in own])
+        self.add(arriving, number, [number] * isl, [*names, *(b"%d block %d" % (number, i) for i in own)])
+
+
+def block_names(request: TrafficRequest, block_size: int) -> tuple[bytes, ...]:
+    """Of the full blocks of a prompt that the traffic has names for, as its replica calls them."""
+    return tuple(name.to_bytes(8) for name in request.hash_ids[: request.prompt_tokens // block_size])
 
 
 @dataclass
@@ -116,19 +129,19 @@ def serve_fleet(
 
     The result depends on the arguments alone: the same seed, the same run.
     """
-    limits = (
-        config.scheduler,
-        config.num_blocks,
-        config.cost,
-        config.block_size,
-        config.enable_prefix_caching,
-    )
-    replicas = [Replica.of(*limits) for _ in range(num_replicas)]
+    observe = getattr(router, "observe", None)
+    manager = KVEventBlockManager if observe else BlockManager
+    replicas = [Replica.made_from(config, manager) for _ in range(num_replicas)]
     choices, refused, refusal = [], [], ""
     for number, request in enumerate(requests):
         for replica in replicas:
             replica.advance(request.arrival)
-        choices.append(router.choose(request, [replica.load(request.arrival) for replica in replicas]))
+        asked = request
+        if observe:
+            for i, replica in enumerate(replicas):
+                observe(i, replica.scheduler.block_manager.take_kv_events())
+            asked = replace(request, hash_ids=block_names(request, config.block_size))
+        choices.append(router.choose(asked, [replica.load(request.arrival) for replica in replicas]))
         try:
             replicas[choices[-1]].take(request, number)
         except ValueError as error:

@@ -6,18 +6,19 @@ once, and the choice is final.
 
 The prefix-aware rule is vllm-router's, with its constants. It never asks a replica what its cache holds: it remembers
 which replica was given a prefix, and assumes that it is still there. (Version 0.1.17 of the router itself makes the same choices; a
-test holds a recording of it beside ours.)
+test holds a recording of it beside ours.) The cache-aware rule is told: replicas publish what enters and leaves their caches.
 
-Sources: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001); vllm-project/router,
-src/policies/cache_aware.rs and src/tree.rs. (SGLang's router, where the rule comes from, sends a request with no
-known prefix to the replica with the smallest record instead of the least loaded one.)
+Sources: vllm-project/router, src/policies/cache_aware.rs and src/tree.rs; NVIDIA Dynamo, "KV cache routing", for a cost in blocks.
+(SGLang's router, where the prefix-aware rule comes from, sends a request with no known prefix to the replica with the smallest
+record instead of the least loaded one.)
 """
 
-from collections.abc import Sequence
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-import numpy as np
-
+from phase4_scheduler.features.kv_events import BlockRemoved, BlockStored, KVEvent
 from phase4_scheduler.simulator.traffic import TrafficRequest
 
 
@@ -47,19 +48,6 @@ class LeastLoaded:
 
     def choose(self, request: TrafficRequest, loads: Sequence[int]) -> int:
         return least(loads)
-
-
-class PowerOfTwo:
-    """Two replicas by chance, and of them the one with fewer requests: nearly as even as asking all."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self.rng = np.random.default_rng(seed)
-
-    def choose(self, request: TrafficRequest, loads: Sequence[int]) -> int:
-        if len(loads) == 1:
-            return 0
-        one, other = self.rng.choice(len(loads), size=2, replace=False).tolist()
-        return one if loads[one] <= loads[other] else other
 
 
 class PrefixAware:
@@ -99,9 +87,53 @@ class PrefixAware:
         return len(request.hash_ids)
 
 
+class CacheAware:
+    """The replica with the least to do: the blocks of the prompt that it has to compute, and for each request in flight a tenth of
+    what a prompt needed on average. Among equals: the one with fewer requests, then the one whose cache holds less.
+
+    What a cache holds, the replica says in its KV events (features/kv_events.py): after an eviction the router knows of it.
+
+    Attributes:
+        held: by replica, how many blocks of its cache have each hash.
+    """
+
+    load_weight = 0.1  # of a request in flight, in prompts: of most of them the prompt is computed already
+
+    def __init__(self) -> None:
+        self.held: defaultdict[int, Counter] = defaultdict(Counter)
+        self._computed, self._requests = 0, 0
+
+    def observe(self, replica: int, events: Iterable[KVEvent]) -> None:
+        """Take in what has happened to a replica's cache."""
+        held = self.held[replica]
+        for event in events:
+            if isinstance(event, BlockStored):
+                held.update(event.block_hashes)
+            elif isinstance(event, BlockRemoved):
+                for name in event.block_hashes:
+                    held[name] -= 1
+                    if not held[name]:
+                        del held[name]
+            else:
+                held.clear()
+
+    def choose(self, request: TrafficRequest, loads: Sequence[int]) -> int:
+        missing = [len(request.hash_ids) - self.known_blocks(request, i) for i in range(len(loads))]
+        each = self.load_weight * self._computed / max(1, self._requests)
+        cost = [blocks + each * load for blocks, load in zip(missing, loads, strict=True)]
+        chosen = min(range(len(loads)), key=lambda i: (cost[i], loads[i], len(self.held[i])))
+        self._computed, self._requests = self._computed + missing[chosen], self._requests + 1
+        return chosen
+
+    def known_blocks(self, request: TrafficRequest, replica: int) -> int:
+        """How many blocks of the prompt, from its beginning on, are in a replica's cache."""
+        held = self.held[replica]
+        return sum(1 for _ in itertools.takewhile(held.__getitem__, request.hash_ids))
+
+
 ROUTERS = {
     "round-robin": RoundRobin,
     "least-loaded": LeastLoaded,
-    "power-of-two": PowerOfTwo,
     "prefix-aware": PrefixAware,
+    "cache-aware": CacheAware,
 }

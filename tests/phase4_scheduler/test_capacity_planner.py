@@ -32,6 +32,7 @@ def test_script(run_script):
     assert build_parser().parse_args(ours).max_num_seqs == 256
     routers = results["routers"]
     assert routers["prefix-aware"]["hit_rate"] > 2 * routers["round-robin"]["hit_rate"]
+    assert 0.9 < routers["cache-aware"]["hit_rate"] / results["best_hit_rate"] <= 1
 
 
 def test_the_cheapest_combination_is_that_of_exhaustive_search():

@@ -94,6 +94,18 @@ def test_two_replicas_answer_as_one_engine_and_a_killed_one_comes_back(server):
     until(both_write)
 
 
+@pytest.mark.proof
+def test_the_cache_aware_router_finds_each_talk_by_the_replicas_events(server):
+    """Three talks that grow by two blocks a turn: every turn finds all blocks of the turn before, on both replicas."""
+    with running_server("--replicas", "2", "--router", "cache-aware") as fleet:
+        for turn in range(4):
+            for talk in range(3):
+                prompt = [100 * talk + i for i in range(64 + 32 * turn)]
+                assert fleet.call("/v1/completions", {"prompt": prompt, "max_tokens": 1})[0] == 200
+        assert fleet.metrics()["vllm:prefix_cache_hits_total"] == 3 * (64 + 96 + 128)
+        assert min(written(fleet)) >= 4
+
+
 @pytest.fixture
 def two_nodes(monkeypatch):
     """Two Ray nodes of one core each, started with `ray start`, and the server in front of them."""

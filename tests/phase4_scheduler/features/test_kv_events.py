@@ -1,0 +1,160 @@
+"""KV events: replayed they are the prefix cache, vLLM reads them, and a router that follows them knows what an engine will find."""
+
+import random
+from typing import Any
+
+import pytest
+
+from phase2_attention_kvcache.model.sampling_params import SamplingParams
+from phase3_paged_attention.paging.block_table import hash_block
+from phase4_scheduler.engine import SchedulerConfig
+from phase4_scheduler.features.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
+from phase4_scheduler.simulator.cost_model import FittedCost
+from phase4_scheduler.simulator.fleet import ReplicaConfig, serve_fleet
+from phase4_scheduler.simulator.routers import CacheAware, RoundRobin
+from phase4_scheduler.simulator.traffic import TrafficRequest
+
+UNPUBLISHED = {"enable_kv_cache_events": True, "publisher": "null"}
+SETTINGS = {
+    "plain": {},
+    "preemption": {"num_blocks": 30},
+    "swap": {"num_blocks": 30, "num_swap_blocks": 60, "preemption": "swap"},
+    "drafts": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}},
+}
+
+
+class Asked:
+    """A prompt, as a router sees it."""
+
+    def __init__(self, ids, size=4):
+        self.hash_ids = []
+        for end in range(size, len(ids) + 1, size):
+            self.hash_ids.append(
+                hash_block(self.hash_ids[-1] if self.hash_ids else b"", ids[end - size : end])
+            )
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_replayed_events_are_the_prefix_cache(name, tiny, make_prompts):
+    """After every step, while requests are preempted, evicted and aborted."""
+    settings = {"num_blocks": 60, "block_size": 4, "max_num_seqs": 6} | SETTINGS[name]
+    engine = tiny.engine(**settings, kv_events_config=UNPUBLISHED)
+    manager, rng, index, removed = engine.core.block_manager, random.Random(5), CacheAware(), 0
+    for i, prompt in enumerate(make_prompts(24, 390)):
+        engine.add_request(str(i), prompt, SamplingParams(max_tokens=rng.randint(1, 30), temperature=0))
+    while engine.has_unfinished_requests:
+        engine.step()
+        if rng.random() < 0.05:
+            engine.abort(str(rng.randrange(24)))
+        events = manager.take_kv_events()
+        for event in events:
+            removed += isinstance(event, BlockRemoved)
+            if isinstance(event, BlockStored):
+                parent, size = event.parent_block_hash or b"", event.block_size
+                for i, block_hash in enumerate(event.block_hashes):
+                    parent = hash_block(parent, event.token_ids[i * size : (i + 1) * size])
+                    assert parent == block_hash
+        index.observe(0, events)
+        assert sorted(index.held[0].elements()) == sorted(name for name, _ in manager.prefix_cache)
+    assert removed > 20
+    assert manager.reset_prefix_cache()
+    assert manager.take_kv_events() == [AllBlocksCleared()]
+
+
+def test_a_router_knows_what_two_engines_will_find(tiny):
+    """Talks that come back, in small caches: what the router counts as cached is what the engine reports."""
+    engines = [tiny.engine(num_blocks=24, block_size=4, kv_events_config=UNPUBLISHED) for _ in range(2)]
+    router, rng, talks, found = CacheAware(), random.Random(1), [[i] * 9 for i in range(1, 7)], 0
+    for _ in range(60):
+        talk = rng.choice(talks)
+        talk += [rng.randrange(390) for _ in range(4)]
+        if len(talk) > 60:
+            del talk[9:]
+        chosen = router.choose(Asked(talk), [0, 0])
+        known = router.known_blocks(Asked(talk[:-1]), chosen)  # the last token is always computed
+        output = engines[chosen].generate([list(talk)], SamplingParams(max_tokens=2, temperature=0))[0]
+        assert output.metrics.num_cached_tokens == 4 * known
+        found += known
+        for i, engine in enumerate(engines):
+            router.observe(i, engine.core.block_manager.take_kv_events())
+    assert found > 100
+
+
+def test_a_subscriber_reads_vllms_messages(tiny):
+    """Three frames, the last a KVEventBatch; a second engine at the same endpoint is refused, fields that are not known as well."""
+    msgspec, zmq = pytest.importorskip("msgspec"), pytest.importorskip("zmq")
+
+    class Event(msgspec.Struct, omit_defaults=True, tag=True): ...  # vllm/distributed/kv_events.py
+
+    class BlockStored(Event):
+        block_hashes: list[bytes | int]
+        parent_block_hash: bytes | int | None
+        token_ids: list[int]
+        block_size: int
+        lora_id: int | None
+        medium: str | None
+        lora_name: str | None
+
+    class BlockRemoved(Event):
+        block_hashes: list[bytes | int]
+        medium: str | None
+
+    class AllBlocksCleared(Event): ...
+
+    class Batch(msgspec.Struct, array_like=True):
+        ts: float
+        events: list[BlockStored | BlockRemoved | AllBlocksCleared]
+        data_parallel_rank: int | None = None
+
+    endpoint = "inproc://kv-events"
+    config = {"enable_kv_cache_events": True, "endpoint": endpoint, "topic": "kv"}
+    engine = tiny.engine(num_blocks=20, block_size=4, kv_events_config=config)
+    subscriber = zmq.Context.instance().socket(zmq.SUB)
+    subscriber.connect(endpoint)
+    subscriber.subscribe(b"kv")
+    prompt = list(range(10))
+    engine.generate([prompt], SamplingParams(max_tokens=6, temperature=0))
+    batches: list[tuple[int, Any]] = []
+    while subscriber.poll(1000 * (not batches)):
+        topic, number, payload = subscriber.recv_multipart()
+        assert topic == b"kv"
+        batches.append((int.from_bytes(number, "big"), msgspec.msgpack.decode(payload, type=Batch)))
+    assert [number for number, _ in batches] == list(range(len(batches))) and len(batches) > 1
+    stored = [event for _, batch in batches for event in batch.events]
+    assert stored[0].token_ids == prompt[:8] and stored[0].parent_block_hash is None
+    assert stored[1].parent_block_hash == stored[0].block_hashes[-1]
+    subscriber.close(linger=0)
+    engine.core.shutdown()
+    with pytest.raises(ValueError, match="'replay_endpoint' is not known here"):
+        tiny.engine(kv_events_config={"enable_kv_cache_events": True, "replay_endpoint": "x"})
+
+
+def test_cache_aware_rule_by_rule():
+    router = CacheAware()
+    asked = TrafficRequest(0.0, 2100, 1, hash_ids=(1, 2, 3, 4))
+    assert (
+        router.choose(asked, [1, 0]) == 1
+    )  # no cache holds it: the least loaded. Four blocks are to be computed there.
+    router.observe(0, [BlockStored([1, 2, 3], None, [], 512), BlockStored([3], 2, [], 512)])
+    assert router.choose(asked, [0, 0]) == 0 and router.choose(asked, [20, 0]) == 1
+    router.observe(0, [BlockRemoved([3])])  # another block has the same content
+    assert router.known_blocks(asked, 0) == 3
+    router.observe(0, [BlockRemoved([1])])
+    assert router.known_blocks(asked, 0) == 0
+    router.observe(0, [BlockStored([1], None, [], 512), AllBlocksCleared()])
+    assert router.known_blocks(asked, 0) == 0
+
+
+def test_a_fleet_with_events_finds_what_one_large_cache_would():
+    """Five talks that come back in any order, on three replicas."""
+    config = ReplicaConfig(FittedCost((5e-3, 1e-4, 3e-4, 0.0, 0.0)), SchedulerConfig(), 400)
+    rng, talks, traffic = random.Random(3), [[i] for i in range(5)], []
+    for step in range(60):
+        talk = rng.choice(talks)
+        talk += [100 + step]
+        traffic.append(TrafficRequest(float(step), 16 * len(talk) + 3, 8, hash_ids=tuple(talk)))
+    shared, best, turns = (
+        serve_fleet(traffic, config, n, router).hit_rate
+        for n, router in ((3, CacheAware()), (1, RoundRobin()), (3, RoundRobin()))
+    )
+    assert shared == best > 1.2 * turns
