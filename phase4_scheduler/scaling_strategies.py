@@ -3,12 +3,13 @@
 Many guides have such a table: for this traffic, pull that lever. Here four cards serve five kinds of traffic, in virtual
 time and with the scheduler of this course. Each misses its SLO, and each in another way. Then every lever is
 pulled on every kind: a card more, more sequences, smaller chunks, fewer bits, two cards a replica, a router that looks for
-prefixes.
+prefixes. In the end a day with a quiet night is served by fleets of a fixed size and by fleets that grow with their queue.
 
 You will see: what broke, which lever the table recommends, whether it suffices, and what the others would have done.
 
     python phase4_scheduler/scaling_strategies.py
     python phase4_scheduler/scaling_strategies.py --card a100-40 --quick
+    python phase4_scheduler/scaling_strategies.py --trace azure_2023_conv.csv        # the requests of the day
 
 A step's time is computed from the card's data sheet, at 80% of it. The traffic is our own: it is chosen so that an L4
 misses its SLO. Another card may keep it.
@@ -18,18 +19,20 @@ import argparse
 
 from labkit.lab import Lab, run_lab
 from phase1_tokens_embeddings.weights import CARDS, SHAPES
-from phase4_scheduler.story.scaling_story import the_cases, the_matrix
+from phase4_scheduler.story.scaling_story import a_day, the_cases, the_matrix
 
 
 def story(lab: Lab) -> None:
     cases = the_cases(lab)
     the_matrix(lab, cases)
+    a_day(lab)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", default="llama-3-8b", metavar="NAME", help=f"one of {', '.join(SHAPES)} (llama-3-8b)")
     add("--card", default="l4", metavar="CARD", help=f"{', '.join(CARDS)} (l4)")
+    add("--trace", metavar="FILE", help="requests of the day: Azure CSV or Mooncake JSONL (drawn chats)")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -13,15 +13,22 @@ from labkit.figures import INK, new_figure
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import find_card, find_shape
 from phase4_scheduler.engine import SchedulerConfig
+from phase4_scheduler.simulator.autoscaling import Autoscaler, daily, serve_autoscaled
 from phase4_scheduler.simulator.fleet import FleetRun, ReplicaConfig, serve_fleet
 from phase4_scheduler.simulator.parallel_cost import cost_on_cards
 from phase4_scheduler.simulator.planning import SLO, binding_limit
 from phase4_scheduler.simulator.routers import ROUTERS
+from phase4_scheduler.simulator.trace_files import read_trace
 from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
 from phase4_scheduler.story.capacity_story import conversations
 from phase4_scheduler.story.capacity_task import BLOCK_SIZE
 
 CARDS_THERE, EFFICIENCY = 4, 0.8
+A_DAY, QUICK_DAY = 1.0, 0.03  # requests a second on average
+SCALERS = {
+    **{f"{n} replicas": Autoscaler(fewest=n, most=n) for n in (2, 3)},
+    **{f"by the queue, cold start {seconds} s": Autoscaler(cold_start=seconds) for seconds in (30, 120, 600)},
+}
 
 
 @dataclass(frozen=True)
@@ -37,14 +44,17 @@ class Fleet:
     cards_each: int = 1
     router: str = "least-loaded"
 
-    def serve(self, traffic: list[TrafficRequest]) -> FleetRun:
+    @property
+    def config(self) -> ReplicaConfig:
         shape, card = find_shape(self.model), find_card(self.card)
         cost = cost_on_cards(shape, card, self.cards_each, precision=self.precision, efficiency=EFFICIENCY)
         limits = SchedulerConfig(
             max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.chunk, max_model_len=cost.max_context
         )
-        config = ReplicaConfig(cost, limits, cost.num_blocks, BLOCK_SIZE)
-        return serve_fleet(traffic, config, self.replicas, ROUTERS[self.router]())
+        return ReplicaConfig(cost, limits, cost.num_blocks, BLOCK_SIZE)
+
+    def serve(self, traffic: list[TrafficRequest]) -> FleetRun:
+        return serve_fleet(traffic, self.config, self.replicas, ROUTERS[self.router]())
 
 
 REMEDIES: dict[str, Callable[[Fleet], dict[str, Any]]] = {  # what each changes
@@ -142,6 +152,30 @@ def the_matrix(lab: Lab, cases: list[Case]) -> None:
     lab.record(kept=kept, limits=limits)
     if not lab.quick:
         lab.figure(draw_matrix(cases, kept), "scaling_strategies")
+
+
+def a_day(lab: Lab) -> None:
+    """Fleets of a fixed size, and fleets that grow and shrink with the queue."""
+    lab.title("A day with a quiet night")
+    fleet, slo = Fleet(lab.args.model, lab.args.card), SLO(2.0, 0.1)
+    base = read_trace(lab.args.trace) if lab.args.trace else draw_traffic("chat", 2000, 1.0, seed=lab.seed)
+    day = daily(base, QUICK_DAY if lab.quick else A_DAY)
+    lab.say(f"""{len(day):,} requests; at noon their rate is 1.8 times its mean, at midnight 0.2 times. An autoscaler looks at the
+        queue every 15 s. Where more than 5 requests per replica wait, it starts replicas, and each serves after its cold start.
+        After 5 minutes without a queue one replica leaves.""")
+    rows = []
+    for name, scaler in lab.progress(SCALERS.items(), "one fleet after another"):
+        run, paid = serve_autoscaled(day, fleet.config, scaler)
+        hours = sum(end - start for start, end in paid) / 3600
+        most = max(sum(start <= t < end for start, end in paid) for t, _ in paid)
+        kept = sum(r.meets(slo.ttft, slo.tpot) for r in run.records) / len(day)
+        rows.append([name, most, hours, hours * fleet.config.cost.dollars_per_hour, f"{kept:.1%}"])
+    lab.table(
+        f"Within an SLO of {slo.ttft:g} s to the first token and {slo.tpot:g} s between tokens",
+        ["fleet", "most replicas", "replica hours", "$ a day", "requests within the SLO"],
+        rows,
+    )
+    lab.record(day=rows)
 
 
 def percent(share: float | None) -> str:

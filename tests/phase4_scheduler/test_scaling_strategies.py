@@ -1,5 +1,7 @@
 """scaling_strategies.py: each kind of traffic misses its SLO in its own way, and what is recommended mends it."""
 
+import pytest
+
 from phase4_scheduler import scaling_strategies
 
 
@@ -11,4 +13,7 @@ def test_script(run_script):
     for kept in results["kept"].values():
         assert kept["unchanged"] < 0.95
         assert max(share for remedy, share in kept.items() if remedy != "unchanged") >= 0.95
+    day = {name: (hours, kept) for name, _, hours, _, kept in results["day"]}
+    assert day["2 replicas"][0] == pytest.approx(48, abs=0.1) and len(day) == 5
+    assert day["by the queue, cold start 30 s"][0] < 30
     assert set(report["claims"]) == {"scaling-table", "one-remedy-for-all"}
