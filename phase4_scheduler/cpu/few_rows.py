@@ -23,6 +23,10 @@ from phase2_attention_kvcache.quantization.quantized_formats import GROUP, Plane
 from phase3_paged_attention.paging.kv_storage import stored_bits
 
 TILE = 64
+NO_SCALE, MIDDLE = (
+    np.ones((1, 1, TILE), np.float32),
+    np.full((1, 1, TILE), 8, np.uint8),
+)  # the same everywhere
 
 
 class Matrix(NamedTuple):
@@ -45,13 +49,13 @@ class Matrix(NamedTuple):
 def float_matrix(weight: Tensor, bias: Tensor | None) -> Matrix:
     """Repack a matrix in float32 or bfloat16. weight: [out, in], in a multiple of 32."""
     weights = tiled(weight.detach().unflatten(1, (-1, GROUP)))
-    return Matrix(stored_bits(weights.flatten(2)), *everywhere(scale=1, zero=0), bias_of(bias, len(weight)))
+    return Matrix(stored_bits(weights.flatten(2)), NO_SCALE, MIDDLE, bias_of(bias, len(weight)))
 
 
 def quantized_matrix(kind: str, planes: Planes, bias: Tensor | None) -> Matrix:
     """Repack a quantized matrix. planes: as in `QuantizedWeight`."""
-    codes = planes["codes"]
-    outputs, (_, zeros) = len(codes), everywhere(scale=1, zero=8)
+    codes, zeros = planes["codes"], MIDDLE
+    outputs = len(codes)
     if kind in ("int4", "q4_0"):
         codes = tiled(unpack_nibbles(codes).unflatten(1, (-1, GROUP // 8, 8))).to(torch.int32)
         codes = sum(codes[:, :, :, i] << 4 * i for i in range(8)).view(torch.uint32)
@@ -61,11 +65,6 @@ def quantized_matrix(kind: str, planes: Planes, bias: Tensor | None) -> Matrix:
         codes = tiled(codes.unflatten(1, (-1, GROUP))).view(torch.int8)
     scales = tiled(planes["scales"].float())
     return Matrix(codes.flatten(2).numpy(), scales.numpy(), zeros, bias_of(bias, outputs))
-
-
-def everywhere(scale: float, zero: int) -> tuple[np.ndarray, np.ndarray]:
-    """One scale and one zero for all weights."""
-    return np.full((1, 1, TILE), scale, np.float32), np.full((1, 1, TILE), zero, np.uint8)
 
 
 def tiled(rows: Tensor) -> Tensor:
@@ -80,15 +79,15 @@ def bias_of(bias: Tensor | None, outputs: int) -> np.ndarray:
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
-def add_products(weights, scale, x, sums):
-    """sums[j] += scale[j] x sum over i of weights[i, j] x[i], for a group. weights: [32 x 64]. scale, sums: [64]. x: [32]."""
+def add_products(weights, x, sums):
+    """sums[j] += sum over i of weights[i, j] x[i], for a group. weights: [32 x 64]. x: float32 [32]. sums: float32 [64]."""
     # Eight inputs at a time: a sum is then read and written once for eight products.
     for first in range(0, GROUP, 8):
         for j in range(TILE):
             s = np.float32(0)
             for i in range(first, first + 8):
                 s += widen(weights[TILE * i + j]) * x[i]
-            sums[j] += s * scale[j]
+            sums[j] += s
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
@@ -100,7 +99,7 @@ def code(word, i):
 
 @njit(fastmath=True, cache=True, error_model="numpy")
 def add_codes(words, scale, zero, x, sums):
-    """The same for 4 bits, where a weight is (code - zero) x scale. words: [4 x 64]. zero: uint8 [64]."""
+    """The same for 4 bits, where a weight is (code - zero) x scale. words: [4 x 64]. scale: [64]. zero: uint8 [64]."""
     total = np.float32(0)
     for i in range(GROUP):
         total += x[i]
@@ -113,6 +112,24 @@ def add_codes(words, scale, zero, x, sums):
         sums[j] += s * scale[j]
 
 
+@njit(fastmath=True, cache=True, error_model="numpy")
+def unpack(weights, scale, out):
+    """The weights of a group as float32, for several rows to share. weights, out (written): [32 x 64]. scale: [64]."""
+    for i in range(GROUP):
+        for j in range(TILE):
+            out[TILE * i + j] = widen(weights[TILE * i + j]) * scale[j]
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def unpack_codes(words, scale, zero, out):
+    """The same for 4 bits. words: [4 x 64]. zero: uint8 [64]."""
+    for k in range(GROUP // 8):
+        for j in range(TILE):
+            for i in range(8):
+                found = code(words[TILE * k + j], i) - (np.float32(16) + np.float32(zero[j]))
+                out[TILE * (8 * k + i) + j] = found * scale[j]
+
+
 @njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
 def multiply(x, weights, scales, zeros, bias, out):
     """x @ weights.T + bias. x: float32 [N, in]. out (written): float32 [N, out]. Others: a `Matrix`."""
@@ -120,19 +137,25 @@ def multiply(x, weights, scales, zeros, bias, out):
     for index in prange(len(weights)):
         tile = np.int64(index)
         scale, zero = scales[min(tile, len(scales) - 1)], zeros[min(tile, len(zeros) - 1)]
-        sums = np.zeros((len(x), TILE), np.float32)
+        sums, work = np.zeros((len(x), TILE), np.float32), np.empty(GROUP * TILE, np.float32)
         for group in range(weights.shape[1]):
-            stored, s, z = (
-                weights[tile, group],
-                scale[min(group, len(scale) - 1)],
-                zero[min(group, len(zero) - 1)],
-            )
-            for n in range(len(x)):
-                inputs = x[n, group * GROUP : (group + 1) * GROUP]
+            stored, begin, end = weights[tile, group], group * GROUP, (group + 1) * GROUP
+            s, z = scale[min(group, len(scale) - 1)], zero[min(group, len(zero) - 1)]
+            if len(x) > 1:
                 if in_words:
-                    add_codes(stored, s, z, inputs, sums[n])
+                    unpack_codes(stored, s, z, work)
                 else:
-                    add_products(stored, s, inputs, sums[n])
+                    unpack(stored, s, work)
+                for n in range(len(x)):
+                    add_products(work, x[n, begin:end], sums[n])
+            elif in_words:
+                add_codes(stored, s, z, x[0, begin:end], sums[0])
+            else:
+                part = work[:TILE]
+                part[:] = np.float32(0)
+                add_products(stored, x[0, begin:end], part)
+                for j in range(TILE):
+                    sums[0, j] += part[j] * s[j]
         first = tile * TILE
         for n in range(len(x)):
             for j in range(min(TILE, outputs - first)):
