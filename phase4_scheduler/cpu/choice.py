@@ -18,9 +18,8 @@ from labkit.measured import keep_measured, load_measured
 ROWS = (1, 4, 16, 64, 256)  # measured; a number between two of them counts as the larger
 COLD_BYTES = 64 << 20
 ROUNDS, SECONDS = 4, 0.03  # for each number of rows, at least
-MOST_PRODUCTS = (
-    1 << 31
-)  # of one measurement; what would take longer is not measured, and the next smaller number decides
+# Of one measurement: what would take longer is not measured, and the next smaller number decides.
+MOST_PRODUCTS = 1 << 31
 
 Run = Callable[[Tensor], Tensor]
 Make = Callable[[], Run]

@@ -55,7 +55,6 @@ def float_matrix(weight: Tensor, bias: Tensor | None) -> Matrix:
 def quantized_matrix(kind: str, planes: Planes, bias: Tensor | None) -> Matrix:
     """Repack a quantized matrix. planes: as in `QuantizedWeight`."""
     codes, zeros = planes["codes"], MIDDLE
-    outputs = len(codes)
     if kind in ("int4", "q4_0"):
         codes = tiled(unpack_nibbles(codes).unflatten(1, (-1, GROUP // 8, 8))).to(torch.int32)
         codes = sum(codes[:, :, :, i] << 4 * i for i in range(8)).view(torch.uint32)
@@ -64,13 +63,12 @@ def quantized_matrix(kind: str, planes: Planes, bias: Tensor | None) -> Matrix:
     else:
         codes = tiled(codes.unflatten(1, (-1, GROUP))).view(torch.int8)
     scales = tiled(planes["scales"].float())
-    return Matrix(codes.flatten(2).numpy(), scales.numpy(), zeros, bias_of(bias, outputs))
+    return Matrix(codes.flatten(2).numpy(), scales.numpy(), zeros, bias_of(bias, len(planes["codes"])))
 
 
 def tiled(rows: Tensor) -> Tensor:
     """[out, ...] -> [tiles, ..., 64]; the last tile is filled up with zeros."""
-    missing = -len(rows) % TILE
-    rows = torch.cat((rows, rows.new_zeros(missing, *rows.shape[1:])))
+    rows = torch.cat((rows, rows.new_zeros(-len(rows) % TILE, *rows.shape[1:])))
     return rows.unflatten(0, (-1, TILE)).movedim(1, -1).contiguous()
 
 
@@ -120,16 +118,6 @@ def unpack(weights, scale, out):
             out[TILE * i + j] = widen(weights[TILE * i + j]) * scale[j]
 
 
-@njit(fastmath=True, cache=True, error_model="numpy")
-def unpack_codes(words, scale, zero, out):
-    """The same for 4 bits. words: [4 x 64]. zero: uint8 [64]."""
-    for k in range(GROUP // 8):
-        for j in range(TILE):
-            for i in range(8):
-                found = code(words[TILE * k + j], i) - (np.float32(16) + np.float32(zero[j]))
-                out[TILE * (8 * k + i) + j] = found * scale[j]
-
-
 @njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
 def multiply(x, weights, scales, zeros, bias, out):
     """x @ weights.T + bias. x: float32 [N, in]. out (written): float32 [N, out]. Others: a `Matrix`."""
@@ -141,21 +129,19 @@ def multiply(x, weights, scales, zeros, bias, out):
         for group in range(weights.shape[1]):
             stored, begin, end = weights[tile, group], group * GROUP, (group + 1) * GROUP
             s, z = scale[min(group, len(scale) - 1)], zero[min(group, len(zero) - 1)]
-            if len(x) > 1:
-                if in_words:
-                    unpack_codes(stored, s, z, work)
-                else:
-                    unpack(stored, s, work)
+            if in_words:
                 for n in range(len(x)):
-                    add_products(work, x[n, begin:end], sums[n])
-            elif in_words:
-                add_codes(stored, s, z, x[0, begin:end], sums[0])
-            else:
+                    add_codes(stored, s, z, x[n, begin:end], sums[n])
+            elif len(x) == 1:
                 part = work[:TILE]
                 part[:] = np.float32(0)
                 add_products(stored, x[0, begin:end], part)
                 for j in range(TILE):
                     sums[0, j] += part[j] * s[j]
+            else:
+                unpack(stored, s, work)
+                for n in range(len(x)):
+                    add_products(work, x[n, begin:end], sums[n])
         first = tile * TILE
         for n in range(len(x)):
             for j in range(min(TILE, outputs - first)):

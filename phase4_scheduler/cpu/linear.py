@@ -105,10 +105,8 @@ def float_linear(
 
 
 def quantized_linear(layer: QuantizedLinear, dtype: torch.dtype, may_copy: bool = True) -> CPULinear | None:
-    """A quantized layer. dtype: of the activations. None where our kernel does not read its format.
-
-    may_copy: there is memory for the weights in `dtype`. With many users the library on a copy is several times as fast as
-    anything that unpacks the same weights in each step.
+    """A quantized layer. None where our kernel does not read its format. dtype: of the activations. may_copy: there is memory for
+    the weights in it: for many rows oneDNN on a copy is several times as fast as unpacking in each step.
     """
     kinds = {part.kind for part in layer.parts}
     if len(kinds) > 1 or not kinds <= KINDS or layer.shape[1] % GROUP or compiled_kernel() is None:
