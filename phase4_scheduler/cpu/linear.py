@@ -127,7 +127,7 @@ def quantized_linear(layer: QuantizedLinear, dtype: torch.dtype, may_copy: bool 
     else:
         ways["torch"] = lambda: layer.forward
     name = f"{kind} for {str(dtype).removeprefix('torch.')}"
-    copies = num_copies(layer.matrix_bytes)
+    copies = num_copies(layer.matrix_bytes) if "packed" in ways else 1
     return CPULinear(ways, measured_times(name, layer.shape, dtype, ways, copies))
 
 

@@ -32,7 +32,7 @@ class BlockStored:
 
     Attributes:
         block_hashes: one for each block. parent_block_hash: of the block before them; None: the text begins with them.
-        token_ids: of all of them.
+        token_ids: of all of them. extra_keys: for each block what else its hash holds: a salt, in the first block of a text.
     """
 
     block_hashes: list[bytes]
@@ -42,6 +42,7 @@ class BlockStored:
     lora_id: None = None
     medium: str = "GPU"
     lora_name: None = None
+    extra_keys: list[tuple[str] | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,9 @@ class KVEventBlockManager(BlockManager):
             first, size = table.block_hashes.index(added[0]), self.block_size
             parent = table.block_hashes[first - 1] if first else None
             tokens = list(token_ids[first * size : (first + len(added)) * size])
-            self.kv_events.append(BlockStored(added, parent, tokens, size))
+            salted = table.salt and not first
+            keys = [(table.salt.hex(),), *[None] * (len(added) - 1)] if salted else None
+            self.kv_events.append(BlockStored(added, parent, tokens, size, extra_keys=keys))
             self.prefix_cache.added = []
 
     def reset_prefix_cache(self) -> bool:
@@ -129,13 +132,21 @@ class KVEventCore(EngineCore):
 
 
 class Publisher:
-    """A PUB socket. Each message has three frames: the topic, a number that counts up (8 bytes), the batch in msgpack."""
+    """A PUB socket. Each message has three frames: the topic, a number that counts up (8 bytes), the batch in msgpack.
+
+    Raises ValueError: the endpoint is taken, or is none.
+    """
 
     def __init__(self, endpoint: str, topic: str = "") -> None:
         import zmq  # only where events are published
 
         self.socket = zmq.Context.instance().socket(zmq.PUB)
-        self.socket.bind(endpoint)
+        binds = "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://"))
+        try:
+            (self.socket.bind if binds else self.socket.connect)(endpoint)  # as vLLM does
+        except zmq.ZMQError as error:
+            self.socket.close()
+            raise ValueError(f"kv_events_config: endpoint {endpoint!r}: {error}") from None
         self._topic, self._numbers = topic.encode(), itertools.count()
 
     def publish(self, events: Sequence[KVEvent]) -> None:
@@ -158,10 +169,12 @@ class KVEvents(Feature):
     block_manager, core = KVEventBlockManager, KVEventCore
 
     def is_on(self, model: Transformer, config: EngineConfig, features: Sequence[Feature]) -> bool:
-        """Raises ValueError: a field of vLLM's that is not known here."""
+        """Raises ValueError: a field of vLLM's, or a publisher, that is not known here."""
         own = dict(self.kv_events_config or {})
         if unknown := own.keys() - {"enable_kv_cache_events", "publisher", "endpoint", "topic"}:
             raise ValueError(f"kv_events_config: {sorted(unknown)[0]!r} is not known here: leave it out")
+        if (publisher := own.get("publisher", "zmq")) not in ("zmq", "null"):
+            raise ValueError(f"kv_events_config: publisher is {publisher!r}: give zmq or null")
         return bool(own.get("enable_kv_cache_events"))
 
     def arguments(self, part: str) -> dict[str, Any]:

@@ -196,6 +196,10 @@ class RayFleet:
     """
 
     def __init__(self, num_replicas: int, router: Router, *args: Any, **options: Any) -> None:
+        if options.get("kv_events_config"):
+            raise LabError(
+                "KV events of several replicas would leave from one endpoint: leave out --kv-events-config or --replicas"
+            )
         if (observe := getattr(router, "observe", None)) is not None:
             options["kv_events_config"] = {"enable_kv_cache_events": True, "publisher": "null"}
         self.router, self._make = router, (args, options)
@@ -291,11 +295,16 @@ class RayFleet:
     def _choose(self, request: Request) -> int:
         alive = [engine.is_alive for engine in self.engines]
         loads = [load if lives else DEAD for load, lives in zip(self.loads, alive, strict=True)]
-        chosen = self.router.choose(Asked(self._block_names(request.prompt_token_ids)), loads)
+        chosen = self.router.choose(Asked(self._block_names(request)), loads)
         return chosen if alive[chosen] else loads.index(min(loads))
 
-    def _block_names(self, ids: Sequence[int]) -> tuple[bytes, ...]:
-        size, name, names = self.limits.block_size, b"", []
+    def _block_names(self, request: Request) -> tuple[bytes, ...]:
+        ids, size, name, names = (
+            request.prompt_token_ids,
+            self.limits.block_size,
+            request.block_table.salt,
+            [],
+        )
         for end in range(size, len(ids) + 1, size):
             name = hash_block(name, ids[end - size : end])
             names.append(name)

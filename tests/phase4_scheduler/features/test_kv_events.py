@@ -81,7 +81,7 @@ def test_a_router_knows_what_two_engines_will_find(tiny):
 
 
 def test_a_subscriber_reads_vllms_messages(tiny):
-    """Three frames, the last a KVEventBatch; a second engine at the same endpoint is refused, fields that are not known as well."""
+    """Three frames, the last a KVEventBatch. Refused: a second engine at the same endpoint, what is not known here."""
     msgspec, zmq = pytest.importorskip("msgspec"), pytest.importorskip("zmq")
 
     class Event(msgspec.Struct, omit_defaults=True, tag=True): ...  # vllm/distributed/kv_events.py
@@ -94,6 +94,7 @@ def test_a_subscriber_reads_vllms_messages(tiny):
         lora_id: int | None
         medium: str | None
         lora_name: str | None
+        extra_keys: list[tuple[Any, ...] | None] | None = None
 
     class BlockRemoved(Event):
         block_hashes: list[bytes | int]
@@ -114,6 +115,7 @@ def test_a_subscriber_reads_vllms_messages(tiny):
     subscriber.subscribe(b"kv")
     prompt = list(range(10))
     engine.generate([prompt], SamplingParams(max_tokens=6, temperature=0))
+    engine.generate([prompt], SamplingParams(max_tokens=6, temperature=0, cache_salt="alice"))
     batches: list[tuple[int, Any]] = []
     while subscriber.poll(1000 * (not batches)):
         topic, number, payload = subscriber.recv_multipart()
@@ -123,10 +125,15 @@ def test_a_subscriber_reads_vllms_messages(tiny):
     stored = [event for _, batch in batches for event in batch.events]
     assert stored[0].token_ids == prompt[:8] and stored[0].parent_block_hash is None
     assert stored[1].parent_block_hash == stored[0].block_hashes[-1]
+    salted = [event for event in stored if event.extra_keys]
+    assert [event.token_ids for event in salted] == [prompt[:8]] and len(salted[0].extra_keys) == 2
+    with pytest.raises(ValueError, match="Address already in use"):
+        tiny.engine(kv_events_config=config)
     subscriber.close(linger=0)
     engine.core.shutdown()
-    with pytest.raises(ValueError, match="'replay_endpoint' is not known here"):
-        tiny.engine(kv_events_config={"enable_kv_cache_events": True, "replay_endpoint": "x"})
+    for field, value in (("replay_endpoint", "x"), ("publisher", "kafka"), ("endpoint", "no address")):
+        with pytest.raises(ValueError, match=value if field == "publisher" else field):
+            tiny.engine(kv_events_config={"enable_kv_cache_events": True, field: value})
 
 
 def test_cache_aware_rule_by_rule():
