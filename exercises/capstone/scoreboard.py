@@ -12,8 +12,11 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from labkit.errors import LabError
+
 BLOCK, NUM_BLOCKS = 16, 300
 LIMITS = dict(max_num_seqs=32, max_num_batched_tokens=512, max_model_len=4096)
+PATIENCE = 10_000  # steps without a new token
 SLO = dict(ttft_slo=1.0, tpot_slo=0.05)  # seconds
 Step = list[tuple[int, int, int]]  # request, tokens computed before, tokens in this step
 Server = tuple[Callable[..., None], Callable[[], Step]]  # how to add a request, and how to take a step
@@ -52,25 +55,38 @@ def h100_seconds(step: Step) -> float:
 def serve(
     trace: Sequence[Line], add: Callable, step: Callable, seconds: Callable[[Step], float]
 ) -> list[Any]:
-    """Of each request the clock at each of its tokens, and how much of its prompt was in the cache."""
+    """Of each request the clock at each of its tokens, and how much of its prompt was in the cache.
+
+    Raises:
+        LabError: the scheduler gave a request another number of tokens than it asked for, or no request any for too long.
+    """
     served: list[tuple[list[float], int]] = [([], -1) for _ in trace]
-    come, now = 0, 0.0
-    while True:
+    come, now, idle = 0, 0.0, 0
+    while idle < PATIENCE:
         while come < len(trace) and trace[come].arrival <= now:
             add(come, trace[come])
             come += 1
         scheduled = step()
         if not scheduled:
             if come == len(trace):
-                return served
+                break
             now = trace[come].arrival
             continue
         now += seconds(scheduled)
+        idle += 1
         for i, computed, n in scheduled:
             times, cached = served[i]
             served[i] = times, computed if cached < 0 else cached
             if computed + n == len(trace[i].prompt) + len(times):
                 times.append(now)
+                idle = 0
+    if idle == PATIENCE:
+        raise LabError(f"the scheduler took {PATIENCE:,} steps without a new token: no request gets further")
+    for i, (line, (times, _)) in enumerate(zip(trace, served, strict=True)):
+        if len(times) != line.answer_tokens:
+            counts = f"{len(times)} of {line.answer_tokens} tokens"
+            raise LabError(f"request {i} got {counts}: schedule every request until it has all of them")
+    return served
 
 
 # ------------------------------------------------------------------ servers

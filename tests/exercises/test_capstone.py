@@ -2,6 +2,7 @@
 
 import gzip
 import importlib
+import itertools
 import json
 import linecache
 import random
@@ -242,6 +243,17 @@ def test_longest_prefix_first_finds_more_and_lets_some_wait(tmp_path):
         found[policy] = prefix_order.hit_rate_and_ttft(requests, server)
     (few, fcfs), (many, longest) = found.values()
     assert many > few and max(longest) <= max(fcfs) and any(b > a for a, b in zip(fcfs, longest, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [([[(0, 0, 3)]], "request 0 got 1 of 2 tokens"), (itertools.repeat([(0, 0, 0)]), "10,000 steps")],
+    ids=["loses-a-request", "never-goes-on"],
+)
+def test_the_scoreboard_refuses_a_scheduler_that(steps, says):
+    steps, trace = iter(steps), [scoreboard.Line(0.0, [1, 2, 3], answer_tokens=2)]
+    with pytest.raises(LabError, match=says):
+        scoreboard.serve(trace, lambda *_: None, lambda: next(steps, []), seconds=len)
 
 
 def test_the_scoreboard_serves_all_alike_and_an_order_of_ones_own_moves_its_row(my_engine):
