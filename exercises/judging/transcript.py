@@ -13,7 +13,7 @@ Only data crosses: numbers, texts, containers, tensors. Torch's own loader for w
 import io
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set, ValuesView
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set, ValuesView
 from typing import Any
 
 import numpy as np
@@ -81,13 +81,15 @@ def decoded(text: str) -> Any:
     Raises:
         Exception: of any kind, if this is nothing that `encoded` gives.
     """
-    return torch.load(io.BytesIO(b64decode(text)), weights_only=True)
+    with torch.serialization.safe_globals([frozenset]):
+        return torch.load(io.BytesIO(b64decode(text)), weights_only=True)
 
 
 def plain(value: Any) -> Any:
     """The same numbers, texts, containers and tensors, of Python's and torch's own types. What is no data is left out."""
     if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist() if value.ndim == 0 or value.dtype.kind not in "biuf" else torch.tensor(value)
+        is_tensor = value.ndim > 0 and value.dtype.kind in "biuf"
+        value = torch.tensor(np.ascontiguousarray(value)) if is_tensor else value.tolist()
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().clone()
     if isinstance(value, Mapping):
@@ -95,7 +97,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(plain, value))
     if isinstance(value, Set):
-        return set(map(plain, value))
+        return (frozenset if isinstance(value, Hashable) else set)(map(plain, value))
     if isinstance(value, (list, deque, ValuesView)):
         return [*map(plain, value)]
     if value is None or isinstance(value, bool | torch.dtype):

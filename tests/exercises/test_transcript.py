@@ -19,6 +19,7 @@ from tests.exercises.adding import minus, right
 VALUES = [
     None, True, 3, -(2**70), 0.1, float("inf"), "é\n", b"\x00\xff", (1, [2]), {"a": {(1, 2): (2,)}}, {1, 2}, Counter("aab"),
     torch.tensor([[1.5, -2.0]]), torch.tensor(3), torch.ones(0, 2), torch.tensor([1.0]).bfloat16(), torch.float16,
+    {frozenset({1}), frozenset()}, {frozenset("ab"): 2}, np.arange(3.0)[::-1], np.arange(6).reshape(2, 3)[:, ::-1],
     np.arange(3.0), np.array([True, False]), np.float32(2.5), np.int64(7), [1.0, [2, ["x"]]],
 ]  # fmt: skip
 
