@@ -97,13 +97,16 @@ def read_texts(path: str | Path, suffixes: Collection[str] = (".txt", ".md", ".p
         LabError: nothing there, nothing in it, or a file that is not UTF-8 text.
     """
     path = Path(path).expanduser()
-    files = sorted(p for p in path.rglob("*") if p.suffix in suffixes) if path.is_dir() else [path]
-    try:
-        texts = [file.read_text(encoding="utf-8-sig") for file in files]
-    except (OSError, UnicodeDecodeError) as error:
-        raise LabError(f"{path} cannot be read as UTF-8 text ({error}): give another") from None
-    if any("\0" in text for text in texts):
-        raise LabError(f"{path} is a binary file: give a text file")
+    files, texts = [path], []
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.suffix in suffixes and p.is_file())
+    for file in files:
+        try:
+            texts.append(file.read_text(encoding="utf-8-sig"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise LabError(f"{file} cannot be read as UTF-8 text ({error}): give another") from None
+        if "\0" in texts[-1]:
+            raise LabError(f"{file} is a binary file: give a text file")
     if not any(text.strip() for text in texts):
         raise LabError(f"{path} holds no text: give a {' or '.join(suffixes)} file with a few words in it")
     return texts

@@ -12,15 +12,14 @@ from matplotlib.figure import Figure
 
 from labkit.errors import LabError
 from labkit.figures import BLUE, GREEN, INK, ORANGE, new_figure
-from labkit.foreign import read_texts
 from labkit.lab import Lab
 from labkit.machine import time_calls
 from labkit.models import find_model
 from labkit.paths import ROOT
-from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer
+from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights import CARDS, SHAPES, users_that_fit, weight_bytes
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
-from phase2_attention_kvcache.measuring.evaluation import bits_per_byte
+from phase2_attention_kvcache.measuring.evaluation import bits_per_byte, read_documents
 from phase2_attention_kvcache.measuring.roofline import measure_ceilings
 from phase2_attention_kvcache.model import GPT2_124M, ContiguousKVCache, Transformer, generate_cached
 from phase2_attention_kvcache.quantization.gptq import quantize_model_gptq
@@ -116,8 +115,7 @@ def load_texts(lab: Lab) -> Texts:
 
 def tokens_of(path: Path, tok: BPETokenizer, limit: int | None) -> tuple[list[int], int]:
     """The documents of a text with an end of text before and behind each, and their bytes. `limit`: characters."""
-    [text] = read_texts(path)
-    documents = [d.strip() for d in text[:limit].split(END_OF_TEXT) if d.strip()]
+    documents = read_documents(path, limit)
     mark = [] if tok.eos_token_id is None else [tok.eos_token_id]
     ids = mark + [i for d in documents for i in tok.encode(d) + mark]
     return ids, sum(len(d.encode()) for d in documents)

@@ -18,12 +18,11 @@ import torch
 import torch.nn.functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from labkit.foreign import read_texts
 from labkit.machine import cpu_name, pick_device
 from labkit.options import Parser, whole
 from labkit.terminal import run
 from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer
-from phase2_attention_kvcache.measuring.evaluation import bits_per_byte
+from phase2_attention_kvcache.measuring.evaluation import bits_per_byte, read_documents
 from phase2_attention_kvcache.model import Transformer
 
 # Width, layers and heads (of 64 numbers each). Both share one tokenizer, so that the small one can
@@ -39,12 +38,6 @@ TOKENS_PER_STEP = 4096
 WINDOW_SCHEDULE = [(0.45, 256), (0.75, 512), (1.0, 1024)]  # (until this share of the steps, window)
 # The text is read four to five times. Without dropout the model would learn it by heart.
 DROPOUT = 0.1
-
-
-def read_documents(path: Path) -> list[str]:
-    """All documents of a text file, or of the .txt files in a folder."""
-    documents = [piece.strip() for text in read_texts(path, [".txt"]) for piece in text.split(END_OF_TEXT)]
-    return [d for d in documents if d]
 
 
 def encode_documents(tok: BPETokenizer, documents: list[str]) -> np.ndarray:

@@ -25,13 +25,13 @@ from labkit.paths import write_whole
 from labkit.terminal import run
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights.families import FAMILIES, Family
+from phase2_attention_kvcache.measuring.evaluation import read_documents
 from phase2_attention_kvcache.model import ModelConfig, Transformer
 from phase2_attention_kvcache.training.train_model import (
     encode_documents,
     learning_rate_scale,
     make_optimizers,
     parser_of_training,
-    read_documents,
     windows_of_epoch,
 )
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.foreign import harmless, quoted, read_json, visible
+from labkit.errors import LabError
+from labkit.foreign import harmless, quoted, read_json, read_texts, visible
 from labkit.lab import run_lab
 
 HOSTILE = "a\x1b[2J\x1b[31merror: all is lost\r\n\x07\u202e\x9b31m"
@@ -66,3 +67,12 @@ def test_what_is_no_json_is_refused(tmp_path, raw, message):
     (tmp_path / "x.json").write_bytes(raw)
     with pytest.raises(ValueError, match=message):
         read_json(tmp_path / "x.json", at_most=1_000 if len(raw) < 5000 else 10**6)
+
+
+def test_a_folder_names_its_file_that_is_no_text(tmp_path):
+    (tmp_path / "folder.md").mkdir()
+    (tmp_path / "a.txt").write_text("a")
+    assert read_texts(tmp_path) == ["a"]
+    (tmp_path / "folder.md" / "b.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(LabError, match=r"b\.txt cannot be read .*position 3"):
+        read_texts(tmp_path)

@@ -113,6 +113,7 @@ def test_story(run_script):
         (sampling_lab, ["--prompt", "cow " * 2000], "use 1 to 960"),
         (transformer_lab, ["--prompt", "word " * 3000], "context"),
         (quantization_lab, ["--model", "tales-draft", "--quick", "--valid", "{tmp}/file"], "holds no text"),
+        (quantization_lab, ["--model", "tales-draft", "--quick", "--valid", "{tmp}"], "holds no document"),
         (
             quantization_lab,
             ["--model", "tales-draft", "--quick", "--valid", "{tmp}/nothing"],
@@ -128,6 +129,8 @@ def test_story(run_script):
 )
 def test_a_mistake_gets_one_line(mistake_of, script, argv, message, tmp_path):
     (tmp_path / "file").write_text("")
+    for name in ("one.txt", "two.txt"):  # no document between them
+        (tmp_path / name).write_text("<|endoftext|>")
     if "{tmp}/bare" in argv:  # a model folder without a tokenizer
         (tmp_path / "bare").mkdir()
         for name in ("config.json", "model.safetensors"):

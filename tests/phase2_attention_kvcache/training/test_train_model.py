@@ -52,7 +52,7 @@ def test_it_learns_and_others_can_load_it(monkeypatch, texts, tmp_path):
     assert model.config.eos_token_id == tok.eos_token_id == ours.eos_token_id
 
 
-@pytest.mark.parametrize("content", [None, "", "   \n"])
+@pytest.mark.parametrize("content", [None, "", "   \n", " <|endoftext|>\n"])
 def test_no_text_is_one_line(monkeypatch, tmp_path, content):
     file = tmp_path / "t.txt"
     if content is not None:
