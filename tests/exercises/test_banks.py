@@ -151,8 +151,12 @@ def test_a_wrong_answer_gets_its_own_diagnosis(name):
         assert verdict.says and (again is None or again.state == "not yet"), (diagnosis, again)
 
 
+# Triton's interpreter takes minutes for all wrong kernels; the tests above replay two wrong answers of each exercise.
+KERNELS = [name for name in NAMES if name.startswith(("p5e0", "p5e1", "p5e3", "p5e7"))]
+
+
 @pytest.mark.proof
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in KERNELS])
 def test_no_transcript_of_a_wrong_answer_says_that_it_is_correct(name):
     wrong = verdicts(name, again=True)["wrong"]
     assert all(judged.again and judged.again.state == "not yet" for judged in wrong)
