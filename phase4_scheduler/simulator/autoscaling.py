@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from phase4_scheduler.simulator.fleet import FleetRun, Replica, ReplicaConfig, no_garbage_collection
+from phase4_scheduler.simulator.fleet import FleetRun, Replica, ReplicaConfig, finish, no_garbage_collection
 from phase4_scheduler.simulator.routers import least
 from phase4_scheduler.simulator.traffic import TrafficRequest
 
@@ -89,8 +89,6 @@ def serve_autoscaled(
         except ValueError as error:
             refused.append(request.arrival)
             refusal = refusal or str(error)
-    for replica in begun:
-        replica.advance(math.inf)
-    records = sorted((r for replica in begun for r in replica.run.records), key=lambda r: r.arrival)
+    records = finish(begun)
     paid = [(start, max(ended.get(replica, look), replica.now)) for replica, start in begun.items()]
     return FleetRun(list(begun), records, choices, refused, refusal), paid

@@ -147,7 +147,11 @@ def serve_fleet(
         except ValueError as error:
             refused.append(request.arrival)
             refusal = refusal or str(error)
+    return FleetRun(replicas, finish(replicas), choices, refused, refusal)
+
+
+def finish(replicas: Iterable[Replica]) -> list[RequestRecord]:
+    """Serve what is left. Returns the records of all requests, by arrival."""
     for replica in replicas:
         replica.advance(math.inf)
-    records = sorted((r for replica in replicas for r in replica.run.records), key=lambda r: r.arrival)
-    return FleetRun(replicas, records, choices, refused, refusal)
+    return sorted((r for replica in replicas for r in replica.run.records), key=lambda r: r.arrival)
