@@ -1,56 +1,55 @@
-"""`make fuzz`: attackers, one after the other, each for its share of the time.
+"""`make fuzz`: the attackers and all other property-based tests on fresh examples, round after round, until time is up.
 
-    python -m tests.fuzzing                                     # all of them, 5 minutes, a fresh seed
-    python -m tests.fuzzing engine --minutes 30
-    python -m tests.fuzzing engine --seed 7 --case 12           # one case again, as a finding says
+    python -m tests.fuzzing                                                 # 5 minutes, a fresh seed
+    python -m tests.fuzzing tests/fuzzing/test_attacks.py -k model_files --minutes 30
 
-They know only public names. What they find is mended, and becomes a test with fixed values.
+A round that fails says how to see the same failure again.
 """
 
 import argparse
-import importlib
+import os
 import random
+import subprocess
+import sys
+import time
 
-ATTACKERS = {
-    "engine": "random traffic and faults, against each request served alone",
-    "model_files": "damaged model files",
-    "http_bodies": "large, deep, wide, wrong and valid bodies, against memory and the latency of others",
-    "signals": "Ctrl-C and SIGTERM while programs start, run and end",
-    "command_line": "options of scripts, and damaged reports",
-    "hand_ins": "hostile hand-ins among honest ones, against `lab grade`",
-    "answers": "right answers to the exercises with a mistake in them, against the graders",
-    "properties": "the suite's property-based tests on fresh examples",
-}
+ALL_WELL, NOTHING_LEFT = 0, 5  # exit codes of pytest
 
 
 def main() -> int:
-    listed = "\n".join(f"  {name:14}{what}" for name, what in ATTACKERS.items())
     parser = argparse.ArgumentParser(
         prog="python -m tests.fuzzing",
-        description=f"{__doc__}\n{listed}",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("attackers", nargs="*", help="by name (all)")
-    parser.add_argument("--minutes", type=float, default=5, help="for all of them together (5)")
-    parser.add_argument("--seed", type=int, help="the same seed makes the same cases (a fresh one)")
-    parser.add_argument("--case", type=int, help="only this case of an attacker")
-    args = parser.parse_args()
-    if unknown := sorted(set(args.attackers) - set(ATTACKERS)):
-        parser.error(f"no attacker {unknown[0]!r}: choose from {', '.join(ATTACKERS)}")
-    names = args.attackers or list(ATTACKERS)
+    parser.add_argument(
+        "--minutes", type=float, default=5, help="a test that runs when they are over is finished (5)"
+    )
+    parser.add_argument(
+        "--seed", type=int, help="of the first round; the same seed makes the same examples (a fresh one)"
+    )
+    args, tests = parser.parse_known_args()
     seed = random.randrange(2**32) if args.seed is None else args.seed
-    findings: list[str] = []
-    for name in names:
-        print(f"{name}: {ATTACKERS[name]} (seed {seed})", flush=True)
-        run = importlib.import_module(f"tests.fuzzing.{name}").run
-        if args.case is None:
-            findings += run(seed, minutes=args.minutes / len(names))
-        else:
-            findings += run(seed, count=1, first=args.case)
-    for finding in findings:
-        print(finding)
-    print(f"{len(findings)} findings")
-    return bool(findings)
+    until = time.time() + 60 * args.minutes
+    code = ALL_WELL
+    while time.time() < until and code in (ALL_WELL, NOTHING_LEFT):
+        chosen = [
+            *(tests or ["tests/fuzzing", "tests"]),
+            "-m",
+            "hypothesis",
+            "--hypothesis-profile=fuzz",
+            f"--hypothesis-seed={seed}",
+        ]
+        code = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-n", "auto", *chosen],
+            env=os.environ | {"FUZZ_UNTIL": str(until)},
+        ).returncode
+        seed += 1
+    if found := code not in (ALL_WELL, NOTHING_LEFT):
+        print(
+            f"Add the line @reproduce_failure(...) that stands above to the test, or run python -m pytest {' '.join(chosen)}"
+        )
+    return found
 
 
 if __name__ == "__main__":

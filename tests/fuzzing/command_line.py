@@ -1,8 +1,5 @@
 """An attacker of the command line: options of every script, damaged reports.
 
-    python -m tests.fuzzing command_line --minutes 5
-    python -m tests.fuzzing command_line --seed 7 --case 123       # one case again
-
 Whatever comes, a program ends in time, with a code that means something and at most one line of complaint: no
 traceback, no control codes. They are tried in processes forked from one that has imported all scripts. (Ctrl-C at any
 moment: signals.py.)
@@ -20,9 +17,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -31,7 +26,6 @@ from labkit import command
 from labkit.catalog import all_scripts
 from labkit.interrupts import end_at_once
 from labkit.predictions import Prediction
-from tests.fuzzing import attack
 from tests.fuzzing.model_files import changed_bytes, changed_json
 
 ENOUGH = (0.5, 8)  # seconds; a run that is in order for so long, by chance, is ended with Ctrl-C
@@ -183,15 +177,11 @@ def complaint(code: int | None, out: str, err: str) -> str | None:
     return None
 
 
-def try_program(rng: random.Random, counts: Counter) -> list[str]:
+def try_program(rng: random.Random) -> list[str]:
     kind = rng.choice(list(KINDS))
-    counts[kind] += 1
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         what, code = in_a_fork(kind, rng, folder)
         out, err = ((folder / s).read_text("utf-8", "replace") for s in ("stdout", "stderr"))
     wrong = complaint(code, out, err)
     return [f"{kind}: {what}: {wrong}"] if wrong else []
-
-
-run = partial(attack, "command_line", try_program)

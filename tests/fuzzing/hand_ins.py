@@ -1,7 +1,4 @@
-"""An attacker of `lab grade`: hostile hand-ins among honest ones. A finding: an honest grade changes, or a hostile one is solved.
-
-python -m tests.fuzzing hand_ins --seed 7 --case 12        # the same class again
-"""
+"""An attacker of `lab grade`: hostile hand-ins among honest ones. A finding: an honest grade changes, or a hostile one is solved."""
 
 import contextlib
 import csv
@@ -10,15 +7,12 @@ import os
 import random
 import socket
 import tempfile
-from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from exercises.classroom import commands
 from exercises.classroom.submission import Submission
 from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE, hand_in, of
-from tests.fuzzing import attack
 
 HONEST = {"right": (COUNT, MERGE), "once": (COUNT_ONCE, MERGE), "empty": ("pass",)}
 GRADES = {"right": "correct", "once": "not yet", "empty": "not attempted"}
@@ -140,10 +134,7 @@ def wrong_in(grades: list[dict[str, str]], honest: int, answers: list[str], file
     return found
 
 
-def try_class(rng: random.Random, counts: Counter) -> list[str]:
+def try_class(rng: random.Random) -> list[str]:
     answers, files = rng.sample([*BODIES, *SLOW_BODIES], 4), rng.sample(list(FILES), 3)
     with tempfile.TemporaryDirectory() as folder:
         return wrong_in(grade_class(Path(folder), 1, answers, files), 1, answers, files)
-
-
-run = partial(attack, "hand_ins", try_class)

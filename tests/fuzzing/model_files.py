@@ -1,9 +1,6 @@
 """An attacker of model files: small ones, damaged on purpose, read with the course's public readers.
 
-    python -m tests.fuzzing model_files --minutes 5
-    python -m tests.fuzzing model_files --seed 7 --case 123       # the same case again
-
-A case is made from the seed and its number alone: a small sound file, then a few changes of the kinds that break
+A case is made from its random numbers alone: a small sound file, then a few changes of the kinds that break
 parsers. A process of its own reads it, in 5 s and little more memory than the file has bytes. Either the file is read, as
 other programs read it, or it is refused in one line. Everything else is a finding.
 """
@@ -17,7 +14,6 @@ import struct
 import tempfile
 import traceback
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -45,7 +41,6 @@ from phase1_tokens_embeddings.weights.gguf_model import read_blocks
 from phase2_attention_kvcache.model import SamplingParams
 from phase2_attention_kvcache.story.small_families import OWN, write_small_model
 from phase4_scheduler.engine import LLMEngine
-from tests.fuzzing import attack
 
 SECONDS = 5.0  # of computing
 SPARE_BYTES = 256 * 2**20  # what reading may take beyond twice the files
@@ -388,13 +383,13 @@ def no_short_line(error: Exception) -> str:
     return f"no short line: {text[:200]!a} ({len(text)} characters)"
 
 
-def read(target: Target, folder: Path, sound: bool) -> bytes:
+def judged(read: Callable[[Path], None], folder: Path, sound: bool) -> bytes:
     """ "read", "refused", or what is wrong. For a process of its own, whose memory it limits."""
     limit_memory(2 * sum(file.stat().st_size for file in folder.iterdir()) + SPARE_BYTES)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # it would be printed
-            target.read(folder)
+            read(folder)
         verdict = "read"
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -404,30 +399,28 @@ def read(target: Target, folder: Path, sound: bool) -> bytes:
     return verdict.encode(errors="replace")
 
 
+def what_is_wrong(
+    read: Callable[[Path], None], folder: Path, sound: bool, seconds: float = SECONDS
+) -> list[str]:
+    """Of a reader of these files; empty if it reads or refuses them as it should."""
+    told, code, _ = run_apart(partial(judged, read, folder, sound), seconds)
+    verdict = told.decode() or (f"no answer in {seconds} s" if code is None else f"ended by code {code}")
+    return [] if verdict in ("read", "refused") else [verdict]
+
+
+@cache
 def warm_up() -> None:
     """Read sound files: what libraries load and compile for a first file is no matter of a later one."""
     for target in TARGETS.values():
-        for i in range(4):
-            with tempfile.TemporaryDirectory() as top, contextlib.suppress(REFUSALS):
-                (folder := Path(top) / "files").mkdir()
-                target.make(random.Random(i), folder, True)
-                target.read(folder)
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(REFUSALS):
+            target.make(random.Random(0), Path(folder), True)
+            target.read(Path(folder))
 
 
-def try_file(rng: random.Random, counts: Counter) -> list[str]:
-    name, sound = rng.choices(list(TARGETS), [t.share for t in TARGETS.values()])[0], rng.random() < 0.05
-    with tempfile.TemporaryDirectory() as top:
-        (folder := Path(top) / "files").mkdir()
-        TARGETS[name].make(rng, folder, sound)
-        told, code, _ = run_apart(partial(read, TARGETS[name], folder, sound), SECONDS)
-    ended = f"no answer in {SECONDS} s" if code is None else f"ended by code {code}"
-    verdict = told.decode() or ended
-    well = verdict in ("read", "refused")
-    counts[f"{name} {verdict if well else 'found'}"] += 1
-    return [] if well else [f"{name}: {verdict}"]
-
-
-def run(seed: int, **limits: Any) -> list[str]:
-    """See `attack`."""
+def try_file(rng: random.Random) -> list[str]:
+    """A file, sound or damaged, and its reader. Returns what did not hold."""
     warm_up()
-    return attack("model_files", try_file, seed, **limits)
+    name, sound = rng.choices(list(TARGETS), [t.share for t in TARGETS.values()])[0], rng.random() < 0.05
+    with tempfile.TemporaryDirectory() as folder:
+        TARGETS[name].make(rng, Path(folder), sound)
+        return [f"{name}: {wrong}" for wrong in what_is_wrong(TARGETS[name].read, Path(folder), sound)]

@@ -1,8 +1,5 @@
 """An attacker with signals: Ctrl-C and SIGTERM at any moment of a program's start, run and end.
 
-    python -m tests.fuzzing signals --minutes 5
-    python -m tests.fuzzing signals --seed 7 --case 12       # the same program and moment again, as far as the machine allows
-
 Whatever the moment, soon nothing of the program is left: no process, no shared memory, no temporary file, no file half
 written. A signal goes to the program alone, as `kill` sends it, or to all its processes, as a terminal does. Linux only.
 """
@@ -15,15 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from labkit.catalog import all_scripts
 from labkit.paths import ROOT
-from tests.fuzzing import attack
 
 SECONDS = 20.0  # in which everything has to be gone, on a machine however busy
 LONGEST = 14.0  # seconds after which the signal comes at the latest
@@ -57,7 +51,7 @@ def shared_memory() -> set[Path]:
     return set(Path("/dev/shm").glob("inference-lab-*"))
 
 
-def run_case(rng: random.Random, counts: Counter) -> list[str]:
+def try_signal(rng: random.Random) -> list[str]:
     """One program, ended by a signal. Returns what it left."""
     name, after = rng.choice(sorted(PROGRAMS)), rng.choice([rng.uniform(0, 2), rng.uniform(0, LONGEST)])
     number, everywhere = rng.choice(SIGNALS), rng.random() < 0.3
@@ -75,15 +69,11 @@ def run_case(rng: random.Random, counts: Counter) -> list[str]:
             cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
-        ended_before = False
         try:
             program.wait(after)
-            ended_before = True
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
                 (os.killpg if everywhere else os.kill)(program.pid, number)
-        counts["ended before"] += ended_before
-        counts["signals"] += not ended_before
         until = time.monotonic() + SECONDS
         while (left := processes_of(mark)) and time.monotonic() < until:
             time.sleep(0.05)
@@ -107,13 +97,3 @@ def run_case(rng: random.Random, counts: Counter) -> list[str]:
         findings += [f"half a file is left: {path.name}" for path in folder.rglob("*.tmp")]
         where = "to all its processes" if everywhere else "to the program"
     return [f"{name}, {number.name} after {after:.2f} s {where}: {finding}" for finding in findings]
-
-
-def run(seed: int, **limits: Any) -> list[str]:
-    """See `attack`."""
-    if not sys.platform.startswith("linux"):
-        print("signals: processes are looked for in /proc, which only Linux has")
-        return []
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of what a shell starts in the background
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    return attack("signals", run_case, seed, **limits)
