@@ -79,28 +79,11 @@ def graded(name: str, program: ast.Module, seconds: float, note: Path | None = N
 
 # ------------------------------------------------------------------ mistakes
 
-COMPARED_OTHERWISE: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
-    ast.Lt: (ast.LtE, ast.GtE),
-    ast.LtE: (ast.Lt, ast.Gt),
-    ast.Gt: (ast.GtE, ast.LtE),
-    ast.GtE: (ast.Gt, ast.Lt),
-    ast.Eq: (ast.NotEq,),
-    ast.NotEq: (ast.Eq,),
-    ast.In: (ast.NotIn,),
-    ast.NotIn: (ast.In,),
-    ast.Is: (ast.IsNot,),
-    ast.IsNot: (ast.Is,),
-}
-COMPUTED_OTHERWISE: dict[type[ast.operator], tuple[type[ast.operator], ...]] = {
-    ast.Add: (ast.Sub,),
-    ast.Sub: (ast.Add,),
-    ast.Mult: (ast.Add, ast.FloorDiv),
-    ast.Div: (ast.Mult, ast.FloorDiv),
-    ast.FloorDiv: (ast.Mult, ast.Mod),
-    ast.Mod: (ast.FloorDiv,),
-    ast.BitAnd: (ast.BitOr,),
-    ast.BitOr: (ast.BitAnd,),
-}
+OPERATORS = (  # each with those that a mistake puts in its place
+    "Lt LtE GtE, LtE Lt Gt, Gt GtE LtE, GtE Gt Lt, Eq NotEq, NotEq Eq, In NotIn, NotIn In, Is IsNot, IsNot Is, And Or, "
+    "Or And, Add Sub, Sub Add, Mult Add FloorDiv, Div Mult FloorDiv, FloorDiv Mult Mod, Mod FloorDiv, BitAnd BitOr, BitOr BitAnd"
+)
+OTHERWISE = {one: others for one, *others in map(str.split, OPERATORS.split(", "))}
 SWAPPED_NAMES = (
     "min max, any all, ceil floor, tril triu, pop popleft, argmin argmax, minimum maximum, zeros ones"
 )
@@ -117,13 +100,11 @@ def changes(node: Any, lines: set[int]) -> Iterator[Change]:
     match node:
         case ast.Compare(ops=ops):
             for i, op in enumerate(ops):
-                for other in COMPARED_OTHERWISE[type(op)]:
-                    yield partial(ops.__setitem__, i, other())
-        case ast.BoolOp(op=op):
-            yield partial(setattr, node, "op", ast.Or() if isinstance(op, ast.And) else ast.And())
-        case ast.BinOp(op=op) | ast.AugAssign(op=op):
-            for other_op in COMPUTED_OTHERWISE.get(type(op), ()):
-                yield partial(setattr, node, "op", other_op())
+                for other in OTHERWISE[type(op).__name__]:
+                    yield partial(ops.__setitem__, i, getattr(ast, other)())
+        case ast.BoolOp(op=op) | ast.BinOp(op=op) | ast.AugAssign(op=op):
+            for other in OTHERWISE.get(type(op).__name__, ()):
+                yield partial(setattr, node, "op", getattr(ast, other)())
         case ast.Constant(value=bool(value)):
             yield partial(setattr, node, "value", not value)
         case ast.Constant(value=int(value)):

@@ -1,4 +1,4 @@
-"""An attacker of the command line: options of every script, damaged reports.
+"""An attacker of the command line: options of every script.
 
 Whatever comes, a program ends in time, with a code that means something and at most one line of complaint: no
 traceback, no control codes. They are tried in processes forked from one that has imported all scripts. (Ctrl-C at any
@@ -8,7 +8,6 @@ moment: signals.py.)
 import contextlib
 import importlib
 import io
-import json
 import multiprocessing
 import os
 import random
@@ -17,16 +16,12 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 from exercises.judging.sandbox import limit_memory
-from labkit import command
 from labkit.catalog import all_scripts
 from labkit.interrupts import end_at_once
-from labkit.predictions import Prediction
-from tests.fuzzing.model_files import changed_bytes, changed_json
 
 ENOUGH = (0.5, 8)  # seconds; a run that is in order for so long, by chance, is ended with Ctrl-C
 PATIENCE = 45  # seconds that a program may take to end then, on a busy machine
@@ -70,7 +65,7 @@ def options_of(name: str) -> list[tuple[str, str]]:
 # ------------------------------------------------------------------ in a forked process
 
 
-def forked(kind: str, rng: random.Random, folder: Path) -> None:
+def forked(rng: random.Random, folder: Path) -> None:
     """One case, as the process of a program."""
     for number, target in ((0, os.devnull), (1, folder / "stdout"), (2, folder / "stderr")):
         os.dup2(os.open(target, os.O_RDWR | os.O_CREAT), number)
@@ -79,7 +74,7 @@ def forked(kind: str, rng: random.Random, folder: Path) -> None:
     limit_memory(SPARE_BYTES)
     signal.signal(signal.SIGINT, end_at_once)
     try:
-        code = KINDS[kind](rng, folder)
+        code = run_script(rng, folder)
     except SystemExit as end:
         code = end.code
     except BaseException:
@@ -90,7 +85,7 @@ def forked(kind: str, rng: random.Random, folder: Path) -> None:
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
-def options(rng: random.Random, folder: Path) -> int:
+def run_script(rng: random.Random, folder: Path) -> int:
     """A script with one to three options, of which most have values that no sane person gives."""
     furnish(folder)
     name = rng.choice(NAMES)
@@ -112,33 +107,10 @@ def options(rng: random.Random, folder: Path) -> int:
     return importlib.import_module(name).main(argv)
 
 
-def reports(rng: random.Random, folder: Path) -> int:
-    """`lab claims` and `lab list` beside reports that are damaged."""
-    whole = Prediction("hello-ids", "the ids", [15496], [15496], source_says=1.5, unit="MB", tolerance=0.1)
-    report = {
-        "script": "x.py",
-        "predictions": [whole.to_json(), Prediction("waste", "?", needs="GPU").to_json()],
-    }
-    for phase in ("phase1", "phase2"):
-        place = folder / "outputs" / "reports" / rng.choice([phase, "\x1b[2J", os.fsdecode(b"\xff"), "[red]"])
-        place.mkdir(parents=True, exist_ok=True)
-        data = changed_json(rng, report)
-        if rng.random() < 0.3:
-            data = changed_bytes(rng, json.dumps(report).encode(), 1000)
-        (place / f"{rng.choice(['a', 'x' * 200, os.fsdecode(b'b')])}.json").write_bytes(data)
-    (folder / "case").write_text("lab claims")
-    code = command.main(["claims"])
-    assert code == 0, f"lab claims ended with code {code}"
-    return code
-
-
-KINDS: dict[str, Callable[[random.Random, Path], int]] = {"options": options, "reports": reports}
-
-
-def in_a_fork(kind: str, rng: random.Random, folder: Path) -> tuple[str, int | None]:
+def in_a_fork(rng: random.Random, folder: Path) -> tuple[str, int | None]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, *NAMES])
-    process = context.Process(target=forked, args=(kind, rng, folder))
+    process = context.Process(target=forked, args=(rng, folder))
     process.start()
     while process.is_alive() and not (folder / "stderr").exists():  # the first time it imports for long
         process.join(0.1)
@@ -178,10 +150,9 @@ def complaint(code: int | None, out: str, err: str) -> str | None:
 
 
 def try_program(rng: random.Random) -> list[str]:
-    kind = rng.choice(list(KINDS))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        what, code = in_a_fork(kind, rng, folder)
+        what, code = in_a_fork(rng, folder)
         out, err = ((folder / s).read_text("utf-8", "replace") for s in ("stdout", "stderr"))
     wrong = complaint(code, out, err)
-    return [f"{kind}: {what}: {wrong}"] if wrong else []
+    return [f"{what}: {wrong}"] if wrong else []

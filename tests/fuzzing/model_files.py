@@ -285,9 +285,7 @@ def sound_model(family: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 def make_folder(rng: random.Random, folder: Path, sound: bool) -> None:
     config, tensors = sound_model(rng.choice(list(FAMILIES)))
-    tensors = dict(tensors)
-    harm = rng.choice(["config", "config", "weights", "header", "index", "tokenizer"])
-    harm = "" if sound else harm
+    harm = "" if sound else rng.choice(["config", "config", "header", "index", "tokenizer"])
     (folder / "config.json").write_bytes(
         changed_json(rng, config) if harm == "config" else json.dumps(config).encode()
     )
@@ -295,8 +293,6 @@ def make_folder(rng: random.Random, folder: Path, sound: bool) -> None:
         make_tokenizer(rng, folder, sound)
     else:
         SMALL.save(folder / "tokenizer.json")
-    if harm == "weights":
-        change_weights(rng, tensors)
     if harm == "index" or (not harm and rng.random() < 0.5):
         names = list(tensors)
         weight_map = {name: f"model-{i % 2}.safetensors" for i, name in enumerate(names)}
@@ -312,23 +308,6 @@ def make_folder(rng: random.Random, folder: Path, sound: bool) -> None:
     if harm == "header":
         raw = with_header(changed_json(rng, json.loads(raw[8:end])), raw[end:])
     (folder / "model.safetensors").write_bytes(raw)
-
-
-def change_weights(rng: random.Random, tensors: dict[str, np.ndarray]) -> None:
-    """Sound files of tensors that are not what the model needs."""
-    name = rng.choice(list(tensors))
-    match rng.randrange(5):
-        case 0:
-            tensors[name] = tensors[name].astype(rng.choice(["f2", "f8", "i4", "u1", "?", "c8"]))
-        case 1:
-            tensors[name] = np.zeros(rng.choices([0, 1, 3, 8, 24], k=rng.randrange(4)), "f4")
-        case 2:
-            tensors[rng.choice(["transformer.", "model.", ""]) + name.split(".", 1)[1]] = tensors[name]
-        case 3:
-            tensors[rng.choice([CONTROL, "x" * 100_000, "", name + ".x"])] = tensors.pop(name)
-        case 4:
-            other = rng.choice(list(tensors))
-            tensors[name], tensors[other] = tensors[other], tensors[name]
 
 
 def read_folder(folder: Path) -> None:

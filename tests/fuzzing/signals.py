@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
+import psutil
+
 from labkit.catalog import all_scripts
 from labkit.paths import ROOT
 
@@ -34,17 +36,21 @@ PROGRAMS |= {s.stem: f"{s} --quick" for s in all_scripts() if '"quick"' in s.rea
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGTERM]
 
 
-def processes_of(mark: str) -> dict[int, str]:
-    """All processes with this mark in their environment, which children inherit: their command by process id."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if mark.encode() in (folder / "environ").read_bytes():
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-                if state != "Z":
-                    found[int(folder.name)] = command[:150]
+def processes_of(mark: str) -> list[psutil.Process]:
+    """All processes with this mark in their environment, which children inherit."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("FUZZ_MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
     return found
+
+
+def told(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())[:150]
+    except psutil.Error:
+        return "gone meanwhile"
 
 
 def shared_memory() -> set[Path]:
@@ -55,13 +61,13 @@ def try_signal(rng: random.Random) -> list[str]:
     """One program, ended by a signal. Returns what it left."""
     name, after = rng.choice(sorted(PROGRAMS)), rng.choice([rng.uniform(0, 2), rng.uniform(0, LONGEST)])
     number, everywhere = rng.choice(SIGNALS), rng.random() < 0.3
-    mark = f"FUZZ_MARK={uuid4().hex}"
+    mark = uuid4().hex
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for part in ("tmp", "out", "outputs"):
             (folder / part).mkdir()
         before = shared_memory()
-        environment = os.environ | dict([mark.split("=")])
+        environment = os.environ | {"FUZZ_MARK": mark}
         environment |= {"TMPDIR": str(folder / "tmp"), "INFERENCE_LAB_OUTPUTS": str(folder / "outputs")}
         words = [word.replace("OUT", str(folder / "out")) for word in shlex.split(PROGRAMS[name])]
         program = subprocess.Popen(
@@ -77,10 +83,10 @@ def try_signal(rng: random.Random) -> list[str]:
         until = time.monotonic() + SECONDS
         while (left := processes_of(mark)) and time.monotonic() < until:
             time.sleep(0.05)
-        findings = [f"process {pid} is left: {command}" for pid, command in left.items()]
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        findings = [f"process {process.pid} is left: {told(process)}" for process in left]
+        for process in left:
+            with suppress(psutil.Error):
+                process.kill()
         program.wait(SECONDS)
         said = program.stderr.read().decode(errors="replace")
         program.stderr.close()

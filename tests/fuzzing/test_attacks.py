@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase4_scheduler.server.client import running_server
 from tests.fuzzing import answers, command_line, engine, hand_ins, http_bodies, model_files, signals
 from tests.properties import unshrunk
 
@@ -33,20 +32,8 @@ def attack(try_case: Callable[[random.Random], list[str]], cases: int) -> Callab
 
 test_random_traffic_and_faults = pytest.mark.proof(attack(engine.try_engine, cases=2))
 test_damaged_model_files = attack(model_files.try_file, cases=150)
-test_options_and_damaged_reports = pytest.mark.proof(attack(command_line.try_program, cases=12))
+test_bodies_of_any_shape = attack(http_bodies.try_body, cases=20)
+test_options_of_scripts = pytest.mark.proof(attack(command_line.try_program, cases=12))
 test_mistakes_in_right_answers = only_fuzz(attack(answers.try_answer, cases=20))
 test_hostile_hand_ins = only_fuzz(attack(hand_ins.try_class, cases=3))
 test_signals_at_any_moment = only_linux(only_fuzz(attack(signals.try_signal, cases=10)))
-
-
-@pytest.fixture(scope="module")
-def server():
-    with running_server("--max-num-seqs", "8", "--max-model-len", str(http_bodies.CONTEXT)) as server:
-        yield server
-
-
-@only_fuzz
-@settings(unshrunk, max_examples=50)
-@given(seeds)
-def test_bodies_of_any_size_and_shape(server, seed):
-    assert http_bodies.try_body(random.Random(seed), server) == []
