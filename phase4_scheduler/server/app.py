@@ -53,22 +53,20 @@ PERMISSION = {
 }  # fmt: skip
 
 
-ANSWERS = {
-    "/v1/completions": CompletionRequest,
-    "/v1/chat/completions": ChatCompletionRequest,
-    "/v1/responses": ResponsesRequest,
+ANSWERS: dict[str, tuple[type[RequestModel], type[Call]]] = {
+    "/v1/completions": (CompletionRequest, Completion),
+    "/v1/chat/completions": (ChatCompletionRequest, Chat),
+    "/v1/responses": (ResponsesRequest, ResponseCall),
 }
-BODIES = ANSWERS | {
-    "/tokenize": TokenizeRequest,
-    "/detokenize": DetokenizeRequest,
-}
+BODIES = {path: kind for path, (kind, _) in ANSWERS.items()}
+BODIES |= {"/tokenize": TokenizeRequest, "/detokenize": DetokenizeRequest}
 
 
 class Server:
     """What the routes share.
 
     Args:
-        name: of the model, as clients call it.
+        name: of the model, as clients call it. template: for conversations; None: it has none.
         tool_call_parser: how the model writes tool calls down when it may choose; None: it may not.
     """
 
@@ -87,23 +85,11 @@ class Server:
 
     # ------------------------------------------------------------------ what clients ask for
 
-    async def completions(self, request: Request) -> Response:
-        return await self.answer(request, CompletionRequest, Completion)
-
-    async def chat(self, request: Request) -> Response:
-        return await self.answer(request, ChatCompletionRequest, Chat, self.template, self.tool_call_parser)
-
-    async def responses(self, request: Request) -> Response:
-        return await self.answer(request, ResponsesRequest, ResponseCall, self.template)
-
-    async def stored_response(self, request: Request) -> Response:
-        raise no_such_response(request.path_params["name"])
-
-    async def answer(
-        self, request: Request, kind: type[RequestModel], call_of: type[Call], *of_model: Any
-    ) -> Response:
+    async def answer(self, request: Request) -> Response:
+        """A call that generates text."""
+        kind, call_of = ANSWERS[request.url.path]
         asked = await self.read(kind, request)
-        call = call_of(self.engine, asked, asked.model or self.name, *of_model)
+        call = call_of(self, asked)
         headers = self.load_report(request.headers.get("endpoint-load-metrics-format", ""))
         if asked.stream:
             # The first chunk is awaited here: what goes wrong before it is still a status, not a chunk.
@@ -112,6 +98,9 @@ class Server:
             events = self.events(first, chunks, call.END)
             return StreamingResponse(events, media_type="text/event-stream")
         return JsonResponse(await unless_disconnected(request, prepared(call, call.whole)), headers=headers)
+
+    async def stored_response(self, request: Request) -> Response:
+        raise no_such_response(request.path_params["name"])
 
     async def events(
         self, first: dict[str, Any], chunks: AsyncIterator[dict[str, Any]], end: bytes
@@ -224,12 +213,9 @@ class Server:
     async def step_events(self, request: Request) -> Response:
         """What each step does, as `record` of features/recording.py writes it, while a client reads. The first event says the limits."""
         limits = self.engine.limits
-        names = ("max_num_seqs", "max_num_batched_tokens")
-        engine = {
-            "num_blocks": limits.num_blocks - 1,  # without the null block
-            "block_size": limits.block_size,
-            **{name: getattr(limits.config, name) for name in names},
-        }
+        names = ("block_size", "max_num_seqs", "max_num_batched_tokens")
+        engine = {name: getattr(limits.config, name) for name in names}
+        engine["num_blocks"] = limits.num_blocks - 1  # without the null block
 
         async def stream() -> AsyncIterator[bytes]:
             yield b"event: engine\n" + event(engine)
@@ -340,9 +326,10 @@ def create_app(
         allowed_hosts: names of this server besides localhost; "*": any.
     """
 
-    posts = (server.completions, server.chat, server.responses, server.tokenize, server.detokenize)
     routes = [
-        *(Route(path, handler, methods=["POST"]) for path, handler in zip(BODIES, posts, strict=True)),
+        *(Route(path, server.answer, methods=["POST"]) for path in ANSWERS),
+        Route("/tokenize", server.tokenize, methods=["POST"]),
+        Route("/detokenize", server.detokenize, methods=["POST"]),
         Route("/v1/responses/{name}", server.stored_response),
         Route("/v1/models", server.models),
         Route("/v1/models/{name}", server.model),
@@ -353,7 +340,7 @@ def create_app(
         Route("/load", server.server_load),
         Route("/metrics", server.metrics, methods=["GET", "HEAD", "POST"]),
     ]
-    for route in routes[len(posts) : -1]:
+    for route in routes[len(BODIES) : -1]:
         route.methods.discard("HEAD")  # as in vLLM, but for /metrics
     if server.engine.record_steps:
         routes.append(Route("/events", server.step_events))

@@ -14,6 +14,7 @@ import traceback
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -268,9 +269,7 @@ class AsyncEngine:
             self._sender.submit(self._write, commands)
 
     def _write(self, commands: list[Add | Finish]) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # the process has ended: `_read` learns of it, and ends all streams
+        with contextlib.suppress(OSError):  # the process has ended: `_read` ends all streams
             self._pipe.send(commands)
 
     # ------------------------------------------------------------------ for the API
@@ -294,19 +293,11 @@ class AsyncEngine:
         """
         self._num_ids += 1
         request_id = f"{name}-{self._num_ids}"
-        given = (
-            request_id,
-            prompt_token_ids,
-            params,
-            priority,
-            arrival_time,
-            self.model_config,
-            self.tokenizer,
-        )
-        if params.bad_words:  # they are tokenised: see `encode`
-            request = await asyncio.to_thread(make_request, *given)
-        else:
-            request = make_request(*given)
+        given = (request_id, prompt_token_ids, params, priority, arrival_time)
+        make = partial(make_request, *given, self.model_config, self.tokenizer)
+        request = (
+            await asyncio.to_thread(make) if params.bad_words else make()
+        )  # they are tokenised: see `encode`
         self.limits.requests.check(request.num_prompt_tokens, request.max_tokens)
         return request
 

@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 from phase1_tokens_embeddings.tokens import Tokenizer
 from phase4_scheduler.engine.outputs import CompletionOutput, RequestOutput
 from phase4_scheduler.engine.request import Request
-from phase4_scheduler.server.async_engine import AsyncEngine
-from phase4_scheduler.server.protocol import FINGERPRINT, NOT_HERE, ApiError, Generation, full_usage, usage
+from phase4_scheduler.server.protocol import FINGERPRINT, NO_DETAILS, NOT_HERE, ApiError, Generation, usage
 
 LOWEST_LOGPROB = -9999.0  # JSON has no minus infinity
 Piece = tuple[dict[str, Any] | None, dict[str, Any], int]
@@ -24,6 +23,9 @@ Piece = tuple[dict[str, Any] | None, dict[str, Any], int]
 
 class Call:
     """What the kinds of calls have in common.
+
+    Args:
+        server: the `Server` that got it (app.py).
 
     Attributes:
         PREFIX: of the id. WHOLE, CHUNK: `object` of an answer and of a piece of a stream. END: of a stream. USAGE: what
@@ -35,13 +37,17 @@ class Call:
     END = b"data: [DONE]\n\n"
     USAGE: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, engine: AsyncEngine, request: Generation, model: str) -> None:
+    def __init__(self, server: Any, request: Generation) -> None:
         self.arrival_time = time.perf_counter()
-        self.engine, self.request, self.tokenizer = engine, request, engine.tokenizer
-        self.limit = engine.limits.max_model_len
+        self.server, self.engine, self.request = server, server.engine, request
+        self.tokenizer, self.limit = self.engine.tokenizer, self.engine.limits.max_model_len
         request.n = 1 if request.n is None else request.n
         self.request_id = f"{self.PREFIX}{request.request_id or uuid.uuid4().hex[:16]}"
-        self.head = {"id": self.request_id, "created": int(time.time()), "model": model}
+        self.head = {
+            "id": self.request_id,
+            "created": int(time.time()),
+            "model": request.model or server.name,
+        }
         self.prompts: list[list[int]] = []
         self.accepted: list[Request] = []
 
@@ -147,7 +153,8 @@ class Call:
             **self.head,
             "object": self.WHOLE,
             "choices": [{"index": index, **self.choice(*each)} for index, each in enumerate(parts)],
-            "usage": full_usage(sum(map(len, self.prompts)), written, self.engine.cached(outputs[-1])),
+            "usage": NO_DETAILS
+            | usage(sum(map(len, self.prompts)), written, self.engine.cached(outputs[-1])),
             **NOT_HERE,
             "system_fingerprint": FINGERPRINT,
             **self.beside(outputs),

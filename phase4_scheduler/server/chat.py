@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from phase1_tokens_embeddings.chat import ChatTemplate
 from phase4_scheduler.engine.outputs import CompletionOutput, RequestOutput
-from phase4_scheduler.server.async_engine import AsyncEngine
 from phase4_scheduler.server.calls import LOWEST_LOGPROB, Call, Piece, spelled
 from phase4_scheduler.server.protocol import ApiError, ChatCompletionRequest, ChatMessage, TokenizeRequest
 from phase4_scheduler.server.tools import NamedTool, ToolCallReader, is_json, read_calls
@@ -57,41 +56,28 @@ NO_TOOLS = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "r
 
 
 class Chat(Call):
-    """One call of /v1/chat/completions.
-
-    Args:
-        template: of the model, if it has one. tool_call_parser: see `Server`.
-    """
+    """One call of /v1/chat/completions."""
 
     PREFIX, WHOLE, CHUNK = "chatcmpl-", "chat.completion", "chat.completion.chunk"
     USAGE: ClassVar[dict[str, Any]] = {"completion_tokens_details": None}
     LENGTH = "max_completion_tokens"  # the field's name in errors
 
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        request: ChatCompletionRequest,
-        model: str,
-        template: ChatTemplate | None,
-        tool_call_parser: str | None = None,
-    ) -> None:
-        super().__init__(engine, request, model)
-        self.template, self.tool_call_parser = template, tool_call_parser
-        self.readers: dict[
-            int, ToolCallReader | None
-        ] = {}  # of the answers of which a stream has said something
+    def __init__(self, server: Any, request: ChatCompletionRequest) -> None:
+        super().__init__(server, request)
+        # Of the answers of which a stream has said something.
+        self.readers: dict[int, ToolCallReader | None] = {}
 
     async def prepare(self) -> None:
         r = self.request
-        if self.template is None:
+        if self.server.template is None:
             raise ApiError("this model has no chat template: use /v1/completions")
         if r.tool_choice == "auto":
-            if self.tool_call_parser is None:
+            if self.server.tool_call_parser is None:
                 raise ApiError(
                     'the tool_choice "auto" needs a server with --enable-auto-tool-choice and --tool-call-parser'
                 )
             r.skip_special_tokens = False  # the tags are special tokens of some models
-        self.text = await rendered(self.template, r)
+        self.text = await rendered(self.server.template, r)
         await self.read([self.text])
         most = r.max_tokens if r.max_completion_tokens is None else r.max_completion_tokens
         name = "max_tokens" if r.max_completion_tokens is None else self.LENGTH

@@ -135,15 +135,14 @@ class RunningServer:
     address: str
     process: subprocess.Popen
 
-    def call(
-        self, path: str, body: dict[str, Any] | bytes | None = None, timeout: float = 60
-    ) -> tuple[int, str]:
+    def call(self, path: str, body: dict[str, Any] | None = None, timeout: float = 60) -> tuple[int, str]:
         """Status and text of an answer: to a POST of this body, or to a GET."""
-        raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         connection = http.client.HTTPConnection(urlsplit(self.address).netloc, timeout=timeout)
         try:
-            head = {} if raw is None else {"Content-Type": "application/json"}
-            connection.request("GET" if raw is None else "POST", path, raw, head)
+            if body is None:
+                connection.request("GET", path)
+            else:
+                connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
             return response.status, response.read().decode()
         finally:

@@ -20,11 +20,8 @@ class Completion(Call):
 
     async def prepare(self) -> None:
         r = self.request
-        given = (
-            [r.prompt]
-            if isinstance(r.prompt, str) or (r.prompt and isinstance(r.prompt[0], int))
-            else r.prompt
-        )
+        is_one = isinstance(r.prompt, str) or (r.prompt and isinstance(r.prompt[0], int))
+        given = [r.prompt] if is_one else r.prompt
         if not given or [] in given:
             raise ApiError("the prompt is empty: give at least one token")
         self.texts = [prompt if isinstance(prompt, str) else None for prompt in given]

@@ -150,9 +150,7 @@ def run_server(
             # stays for ever, so it need not look there.
             gc.collect()
             gc.freeze()
-            sys.setswitchinterval(
-                0.0005
-            )  # a thread that tokenises lets the others on after half a millisecond
+            sys.setswitchinterval(0.0005)  # a thread that tokenises lets the others on after half a ms
             app = create_app(server, api_key, allowed_origins, allowed_hosts)
             for wrap in around:
                 app = wrap(app)

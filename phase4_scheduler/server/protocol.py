@@ -370,9 +370,5 @@ def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None 
     return counts
 
 
-def full_usage(
-    prompt_tokens: int, completion_tokens: int, cached_tokens: int | None = None
-) -> dict[str, Any]:
-    """As whole answers have it: with null for what is not known."""
-    nothing = {"prompt_tokens_details": None, "completion_tokens_details": None}
-    return nothing | usage(prompt_tokens, completion_tokens, cached_tokens)
+# Whole answers have null for what is not known.
+NO_DETAILS = dict.fromkeys(("prompt_tokens_details", "completion_tokens_details"))

@@ -20,9 +20,10 @@ import logging
 import os
 import queue
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import fields
+from dataclasses import asdict
 from typing import Any, NamedTuple, Protocol
 
 import ray
@@ -259,14 +260,13 @@ class RayFleet:
     def last_step(self) -> StepMessage:
         """The state of all replicas together."""
         last = [engine.last_step for engine in self.engines]
-        added = {
-            name: sum(getattr(message, name) for message in last) for name in ("num_running", "num_waiting")
-        }
-        stats = EngineStats(
-            **{f.name: sum(getattr(m.stats, f.name) for m in last) for f in fields(EngineStats)}
+        counts = [Counter(asdict(message.stats)) for message in last]
+        return StepMessage(
+            num_running=sum(message.num_running for message in last),
+            num_waiting=sum(message.num_waiting for message in last),
+            kv_cache_usage=sum(message.kv_cache_usage for message in last) / len(last),
+            stats=EngineStats(**sum(counts, Counter())),
         )
-        usage = sum(message.kv_cache_usage for message in last) / len(last)
-        return StepMessage(kv_cache_usage=usage, stats=stats, **added)
 
     @property
     def num_generation_tokens(self) -> int:
@@ -299,12 +299,8 @@ class RayFleet:
         return chosen if alive[chosen] else loads.index(min(loads))
 
     def _block_names(self, request: Request) -> tuple[bytes, ...]:
-        ids, size, name, names = (
-            request.prompt_token_ids,
-            self.limits.block_size,
-            request.block_table.salt,
-            [],
-        )
+        ids, size = request.prompt_token_ids, self.limits.block_size
+        name, names = request.block_table.salt, []
         for end in range(size, len(ids) + 1, size):
             name = hash_block(name, ids[end - size : end])
             names.append(name)

@@ -117,7 +117,7 @@ class ResponsesRequest(Generation):
                     part["type"] = "text"
         if self.instructions:
             plain.insert(0, {"role": "system", "content": self.instructions})
-        asked = self.model_dump(include=set(Generation.model_fields) - {"n", "model"}, exclude_none=True)
+        asked = self.model_dump(include=set(Generation.model_fields) - {"n"}, exclude_none=True)
         asked |= {"messages": plain, "max_completion_tokens": self.max_output_tokens, "stream_options": None}
         if self.wants_logprobs:
             asked |= {"logprobs": True, "top_logprobs": self.top_logprobs}
@@ -142,10 +142,10 @@ class Response(Chat):
 
     PREFIX, END, LENGTH = "resp_", b"", "max_output_tokens"
 
-    def __init__(self, engine: Any, asked: ResponsesRequest, model: str, *of_model: Any) -> None:
+    def __init__(self, server: Any, asked: ResponsesRequest) -> None:
         if asked.previous_response_id is not None:
             raise no_such_response(asked.previous_response_id)
-        super().__init__(engine, asked.as_chat(), model, *of_model)
+        super().__init__(server, asked.as_chat())
         self.asked, self.item_id = asked, f"msg_{uuid.uuid4().hex[:16]}"
 
     def described_as(

@@ -1,13 +1,12 @@
 """Chapters of server_lab.py: why two processes, the same words over the wire, the wait, the hit rate, reading speed."""
 
 import asyncio
-import itertools
 import multiprocessing
 import statistics
 import sys
-import threading
 import time
-from multiprocessing.synchronize import Event
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
 
 import torch
 
@@ -29,14 +28,11 @@ ARTICLE_QUERIES = {
 }
 
 
-def keep_tokenising(folder: str, begun: Event, stop: Event) -> None:
-    """What the API process does for a very long prompt."""
-    tokenizer = load_tokenizer(find_model(folder))
-    begun.set()
-    for piece in itertools.count():
-        if stop.is_set():
-            return
-        tokenizer.encode(" ".join(f"word{1000 * piece + i}" for i in range(1000)))
+def tokenise(folder: str, seconds: float) -> None:
+    """What the API process does for a very long prompt, for so long."""
+    tokenizer, until = load_tokenizer(Path(folder)), time.monotonic() + seconds
+    while time.monotonic() < until:
+        tokenizer.encode(" ".join(f"word{i}" for i in range(1000)))
 
 
 def decode_steps(engine: LLMEngine, seconds: float) -> list[float]:
@@ -66,8 +62,8 @@ def two_processes(lab: Lab) -> None:
     spawn = multiprocessing.get_context("spawn")
     ways = {
         "nowhere": None,
-        "in another process": (spawn.Process, spawn.Event(), spawn.Event()),
-        "in a thread": (threading.Thread, threading.Event(), threading.Event()),
+        "in another process": ProcessPoolExecutor(1, spawn),
+        "in a thread": ThreadPoolExecutor(1),
     }
     times: dict[str, list[float]] = {}
     cores = torch.get_num_threads()
@@ -75,16 +71,13 @@ def two_processes(lab: Lab) -> None:
     try:
         engine = load_engine(lab, max_num_seqs=4)  # its kernels take as many threads as torch has now
         decode_steps(engine, 0.3)  # warms up
-        for name, way in lab.progress(ways.items(), "tokenising beside the steps"):
-            if way is not None:
-                kind, begun, stop = way
-                worker = kind(target=keep_tokenising, args=(folder, begun, stop), daemon=True)
-                worker.start()
-                begun.wait()
+        for name, pool in lab.progress(ways.items(), "tokenising beside the steps"):
+            if pool is not None:
+                pool.submit(tokenise, folder, 0.0).result()  # its imports are no part of the prompt
+                pool.submit(tokenise, folder, seconds + 1)
             times[name] = decode_steps(engine, seconds)
-            if way is not None:
-                stop.set()
-                worker.join()
+            if pool is not None:
+                pool.shutdown()
     finally:
         torch.set_num_threads(cores)
     medians = {name: statistics.median(each) for name, each in times.items()}

@@ -58,20 +58,14 @@ def price(card: Card) -> str:
 
 
 def purchase(name: str) -> Cause:
-    card, others = CARDS[name], [CARDS[other] for other in OFFERED if other != name]
+    card, checks = CARDS[name], []
+    for other in (CARDS[other] for other in OFFERED if other != name):
+        cheaper = f"{price(card)} / ({price(other)})"
+        checks.append(Check(f"the load costs less than on {other.title}", cheaper, "now", "<", 1))
     return Cause(
         name,
         f"{card.title}: {card.bandwidth_gb_s:,} GB/s, {card.tensor_tflops} TFLOPS, ${card.dollars_per_hour:.2f} an hour.",
-        tuple(
-            Check(
-                f"the load costs less than on {other.title}",
-                f"{price(card)} / ({price(other)})",
-                "now",
-                "<",
-                1,
-            )
-            for other in others
-        ),
+        tuple(checks),
         "Buy what the traffic is short of: few operations a byte want bandwidth, many want arithmetic.",
     )
 
