@@ -19,7 +19,7 @@ import math
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
 from labkit.options import between, whole
-from phase4_scheduler.simulator.named_costs import find_cost
+from phase4_scheduler.simulator.parallel_cost import find_cost
 from phase4_scheduler.simulator.traffic import PATTERN_NAMES
 from phase4_scheduler.story import recorded_story
 from phase4_scheduler.story import simulator_chapters as chapters
@@ -32,9 +32,9 @@ def story(lab: Lab) -> None:
         raise LabError("--rate is 0: no request would ever come")
     cost = None if a.cost == "measured" else find_cost(a.cost)  # a bad name is told before anything runs
     trace = chapters.the_trace(lab) if a.trace else None
-    engines = chapters.Engines(lab)
+    make_engine = chapters.engines(lab)
     chapters.three_patterns(lab)
-    fitted = chapters.the_clock(lab, engines)
+    fitted = chapters.the_clock(lab, make_engine)
     recorded_story.the_truth(lab)
     server = chapters.make_server(lab, cost or fitted, trace)
     most = chapters.per_pattern(lab, server)

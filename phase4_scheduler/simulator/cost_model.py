@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -30,7 +30,40 @@ from phase1_tokens_embeddings.weights import Card, ModelShape, bytes_for_kv, kv_
 from phase1_tokens_embeddings.weights.memory_math import KV_BYTES, USABLE
 from phase2_attention_kvcache.measuring.roofline import Ceilings, Work
 from phase4_scheduler.simulator.latency import percentiles
-from phase4_scheduler.simulator.step_size import StepSize
+
+
+class StepSize(NamedTuple):
+    """How much a step has to do.
+
+    Attributes:
+        num_tokens: tokens that go through the model.
+        num_requests: requests that take part (each needs a choice of its next token).
+        context: tokens whose keys and values are read: for each request all that it has by then.
+        pairs: pairs of a new token and a token that it attends to. Decode: as many as `context`. A prompt
+            of n tokens: n (n + 1) / 2.
+        chunks: (tokens computed before, tokens computed now) of each request that computes more than one: a
+            prompt, or a piece of one. All others decode.
+    """
+
+    num_tokens: int
+    num_requests: int
+    context: int
+    pairs: float
+    chunks: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[int, int]]) -> StepSize:
+        """From (tokens computed before, tokens computed now) of each request in the step."""
+        tokens = requests = context = 0
+        pairs, chunks = 0.0, []
+        for before, n in parts:
+            tokens += n
+            requests += 1
+            context += before + n
+            pairs += n * (2 * before + n + 1) / 2
+            if n > 1:
+                chunks.append((before, n))
+        return cls(tokens, requests, context, pairs, tuple(chunks))
 
 
 class CostModel(Protocol):

@@ -13,45 +13,23 @@ import gc
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
+import numpy as np
+
 from phase3_paged_attention.paging import BlockManager
-from phase4_scheduler.engine import Scheduler, SchedulerConfig
 from phase4_scheduler.features.kv_events import KVEventBlockManager
-from phase4_scheduler.simulator.cost_model import CostModel
 from phase4_scheduler.simulator.latency import RequestRecord
-from phase4_scheduler.simulator.routers import Router
+from phase4_scheduler.simulator.routers import Router, least
 from phase4_scheduler.simulator.traffic import TrafficRequest
-from phase4_scheduler.simulator.virtual_time import ClockedEngine
-
-
-@dataclass(frozen=True)
-class ReplicaConfig:
-    """What one replica is made of.
-
-    Attributes:
-        cost: how long a step takes.
-        num_blocks: size of its KV cache.
-        block_size: tokens a block. One hash id of the traffic names one block: 512 tokens in a Mooncake trace.
-    """
-
-    cost: CostModel
-    scheduler: SchedulerConfig
-    num_blocks: int
-    block_size: int = 16
-    enable_prefix_caching: bool = True
+from phase4_scheduler.simulator.virtual_time import ClockedEngine, ReplicaConfig
 
 
 class Replica(ClockedEngine):
     """One engine of the fleet."""
-
-    @classmethod
-    def made_from(cls, config: ReplicaConfig, manager: type[BlockManager] = BlockManager) -> Self:
-        sizes = (config.num_blocks, config.block_size, config.enable_prefix_caching)
-        return cls(Scheduler(config.scheduler, manager(*sizes)), config.cost)
 
     def load(self, time: float) -> int:
         """Requests in flight at that time. (Those of a step that is not over yet have their last tokens already.)"""
@@ -74,7 +52,7 @@ def block_names(request: TrafficRequest, block_size: int) -> tuple[bytes, ...]:
 
 @dataclass
 class FleetRun:
-    """What happened.
+    """What happens, and at the end what happened.
 
     Attributes:
         records: finished requests, in the order of their arrivals.
@@ -83,10 +61,30 @@ class FleetRun:
     """
 
     replicas: list[Replica]
-    records: list[RequestRecord]
-    choices: list[int]
-    refused: list[float]
-    refusal: str
+    records: list[RequestRecord] = field(default_factory=list)
+    choices: list[int] = field(default_factory=list)
+    refused: list[float] = field(default_factory=list)
+    refusal: str = ""
+
+    def advance(self, until: float) -> None:
+        for replica in self.replicas:
+            replica.advance(until)
+
+    def give(self, request: TrafficRequest, number: int, chosen: int) -> None:
+        """A request to one of the replicas."""
+        self.choices.append(chosen)
+        try:
+            self.replicas[chosen].take(request, number)
+        except ValueError as error:
+            self.refused.append(request.arrival)
+            self.refusal = self.refusal or str(error)
+
+    def finish(self) -> Self:
+        """Serve what is left."""
+        self.advance(math.inf)
+        records = (r for replica in self.replicas for r in replica.run.records)
+        self.records = sorted(records, key=lambda r: r.arrival)
+        return self
 
     @property
     def hit_rate(self) -> float:
@@ -131,27 +129,93 @@ def serve_fleet(
     """
     observe = getattr(router, "observe", None)
     manager = KVEventBlockManager if observe else BlockManager
-    replicas = [Replica.made_from(config, manager) for _ in range(num_replicas)]
-    choices, refused, refusal = [], [], ""
+    run = FleetRun([Replica.made_from(config, manager) for _ in range(num_replicas)])
     for number, request in enumerate(requests):
-        for replica in replicas:
-            replica.advance(request.arrival)
+        run.advance(request.arrival)
         asked = request
         if observe:
-            for i, replica in enumerate(replicas):
+            for i, replica in enumerate(run.replicas):
                 observe(i, replica.scheduler.block_manager.take_kv_events())
             asked = replace(request, hash_ids=block_names(request, config.block_size))
-        choices.append(router.choose(asked, [replica.load(request.arrival) for replica in replicas]))
-        try:
-            replicas[choices[-1]].take(request, number)
-        except ValueError as error:
-            refused.append(request.arrival)
-            refusal = refusal or str(error)
-    return FleetRun(replicas, finish(replicas), choices, refused, refusal)
+        loads = [replica.load(request.arrival) for replica in run.replicas]
+        run.give(request, number, router.choose(asked, loads))
+    return run.finish()
 
 
-def finish(replicas: Iterable[Replica]) -> list[RequestRecord]:
-    """Serve what is left. Returns the records of all requests, by arrival."""
-    for replica in replicas:
-        replica.advance(math.inf)
-    return sorted((r for replica in replicas for r in replica.run.records), key=lambda r: r.arrival)
+# ---------------------------------------------------------------------- a fleet that grows and shrinks with its queue
+
+DAY = 86_400.0  # seconds
+
+
+@dataclass(frozen=True)
+class Autoscaler:
+    """As an autoscaler on `vllm:num_requests_waiting` works.
+
+    Attributes:
+        fewest, most: replicas.
+        target: waiting requests per replica above which replicas are added: one for each `target` requests that wait.
+        every: seconds between two looks. cold_start: seconds from a look until a replica it adds serves.
+        patience: seconds without a waiting request after which one replica leaves. It first ends what it has begun.
+
+    Source: KEDA's scalers for queues.
+    """
+
+    fewest: int = 1
+    most: int = 64
+    target: float = 5.0
+    every: float = 15.0
+    cold_start: float = 120.0
+    patience: float = 300.0
+
+
+def daily(requests: Sequence[TrafficRequest], rate: float, swing: float = 0.8) -> list[TrafficRequest]:
+    """The requests over a day, from its quietest moment on: `rate` a second on average, (1 - swing) to (1 + swing) times that.
+
+    They are repeated as often as a day needs. Their order and the unevenness of their gaps stay.
+    """
+    count = round(rate * DAY)
+    gaps = np.diff([r.arrival for r in requests], append=requests[-1].arrival)
+    share = np.cumsum(np.resize(gaps, count)) / np.resize(gaps, count).sum()
+    times = np.linspace(0, DAY, 10_001)
+    by_then = times / DAY - swing / (2 * np.pi) * np.sin(2 * np.pi * times / DAY)
+    arrivals = np.interp(share, by_then, times).tolist()
+    return [replace(requests[i % len(requests)], arrival=t) for i, t in enumerate(arrivals)]
+
+
+@no_garbage_collection()
+def serve_autoscaled(
+    requests: Sequence[TrafficRequest], config: ReplicaConfig, scaler: Autoscaler
+) -> tuple[FleetRun, list[tuple[float, float]]]:
+    """Serve all requests, each by the least loaded replica that serves then.
+
+    Returns:
+        The run, and for each replica from when to when it is paid for, in seconds. The cold start is paid for.
+    """
+    run = FleetRun([Replica.made_from(config) for _ in range(scaler.fewest)])
+    serving = list(range(scaler.fewest))
+    begun, ended = [0.0] * scaler.fewest, {}
+    starting: list[tuple[float, int]] = []
+    look = quiet_since = 0.0
+    for number, request in enumerate(requests):
+        while look <= request.arrival:
+            run.advance(look)
+            serving += [i for ready, i in starting if ready <= look]
+            starting = [(ready, i) for ready, i in starting if ready > look]
+            waiting = sum(len(run.replicas[i].scheduler.waiting) for i in serving)
+            size = len(serving) + len(starting)
+            if waiting:
+                quiet_since = look
+            elif look - quiet_since >= scaler.patience and len(serving) > scaler.fewest:
+                ended[serving.pop()] = quiet_since = look
+            if waiting > scaler.target * size:
+                for _ in range(min(scaler.most, math.ceil(waiting / scaler.target)) - size):
+                    starting.append((look + scaler.cold_start, len(run.replicas)))
+                    run.replicas.append(Replica.made_from(config))
+                    begun.append(look)
+            look += scaler.every
+        run.advance(request.arrival)
+        loads = [run.replicas[i].load(request.arrival) for i in serving]
+        run.give(request, number, serving[least(loads)])
+    run.finish()
+    paid = [(start, max(ended.get(i, look), run.replicas[i].now)) for i, start in enumerate(begun)]
+    return run, paid

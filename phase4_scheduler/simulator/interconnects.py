@@ -91,11 +91,6 @@ class Wire:
         usual = float(np.exp(known)) * max(1.0, nbytes / last)
         return min(usual, max(self.fastest, usual - self.held_up)) if at_best else usual
 
-    @property
-    def bandwidth(self) -> float:
-        """Bytes of a large tensor a second."""
-        return self.sizes[-1] / self.seconds[-1]
-
 
 def fit_wire(sizes: np.ndarray, seconds: np.ndarray) -> Wire:
     """A point for each doubling of the size: the middle of what calls of about that size took.
@@ -183,6 +178,13 @@ def grouped(wires: dict[int, Wire]) -> dict[int, AllReduce]:
     return {t: AllReduce(tuple(wire for u, wire in wires.items() if u >= t)) for t in wires}
 
 
+MACHINES = {  # title, recorded machine, computers
+    "nvlink": ("NVLink", "a100_dgx", 1),
+    "nvlink-h100": ("NVLink (H100)", "h100_dgx", 1),
+    "network": ("network, two computers", "a100_dgx", 2),
+}
+
+
 @cache
 def find_interconnect(name: str) -> Interconnect:
     """ "nvlink" and "network" (two computers) of A100 machines, "nvlink-h100", or "pcie".
@@ -190,18 +192,12 @@ def find_interconnect(name: str) -> Interconnect:
     Raises:
         LabError: another name.
     """
-    for known, title, machine, computers in (
-        ("nvlink", "NVLink", "a100_dgx", 1),
-        ("nvlink-h100", "NVLink (H100)", "h100_dgx", 1),
-        ("network", "network, two computers", "a100_dgx", 2),
-    ):
-        if name == known:
-            wires = {t: find_wire(machine, "all_reduce", t, t // computers) for t in (2, 4, 8)}
-            # Between computers more devices have more network cards: there each recording stands for itself.
-            joined = (
-                grouped(wires) if computers == 1 else {t: AllReduce((wire,)) for t, wire in wires.items()}
-            )
-            return Interconnect(name, title, joined, find_wire(machine, "send_recv", 2, 2 // computers))
+    if name in MACHINES:
+        title, machine, computers = MACHINES[name]
+        wires = {t: find_wire(machine, "all_reduce", t, t // computers) for t in (2, 4, 8)}
+        # Between computers more devices have more network cards: there each recording stands for itself.
+        joined = grouped(wires) if computers == 1 else {t: AllReduce((wire,)) for t, wire in wires.items()}
+        return Interconnect(name, title, joined, find_wire(machine, "send_recv", 2, 2 // computers))
     if name == "pcie":  # four cards in two pairs: between the pairs lies PCIe
         four = find_wire("a100_pairwise_nvlink", "all_reduce", 4)
         send = Wire(tuple(size / 4 for size in four.sizes), tuple(s / 6 for s in four.seconds))  # one round

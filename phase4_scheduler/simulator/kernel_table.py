@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.interpolate import RegularGridInterpolator
 
-from phase4_scheduler.simulator.step_size import StepSize
+from phase4_scheduler.simulator.cost_model import StepSize
 
 FOLDER = Path(__file__).parent / "recorded"
 AXES = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")

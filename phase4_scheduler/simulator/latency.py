@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -143,10 +143,6 @@ class Latency:
     @property
     def good_share(self) -> float:
         return self.good / self.requests
-
-    def to_json(self) -> dict[str, Any]:
-        names = ("requests_per_second", "tokens_per_second", "goodput", "good_share")
-        return asdict(self) | {name: getattr(self, name) for name in names}
 
 
 def summarise(

@@ -5,49 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from phase4_scheduler.engine import SchedulerConfig
-from phase4_scheduler.simulator.cost_model import ComputedCost, CostModel
+from phase4_scheduler.simulator.cost_model import CostModel, StepSize
+from phase4_scheduler.simulator.fleet import ReplicaConfig
 from phase4_scheduler.simulator.latency import Latency, RequestRecord, percentiles, summarise
-from phase4_scheduler.simulator.step_size import StepSize
 from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
-from phase4_scheduler.simulator.virtual_time import Run, simulate
-
-BLOCK_SIZE = 16  # tokens
+from phase4_scheduler.simulator.virtual_time import Run
 
 
-@dataclass(frozen=True)
-class Server:
-    """What the experiments run on.
-
-    Attributes:
-        cost: how long a step takes.
-        config: the scheduler's limits.
-        num_blocks: size of the KV cache, in blocks of BLOCK_SIZE tokens.
-    """
-
-    cost: CostModel
-    config: SchedulerConfig
-    num_blocks: int
-
-    @property
-    def cache_tokens(self) -> int:
-        return (self.num_blocks - 1) * BLOCK_SIZE
-
-    @property
-    def dollars_per_hour(self) -> float | None:
-        return self.cost.dollars_per_hour if isinstance(self.cost, ComputedCost) else None
-
-    def serve(self, requests: Iterable[TrafficRequest]) -> Run:
-        return simulate(requests, self.config, self.num_blocks, self.cost, block_size=BLOCK_SIZE)
-
-
-def capacity(server: Server, pattern: str, requests: int, seed: int = 0) -> float:
+def capacity(server: ReplicaConfig, pattern: str, requests: int, seed: int = 0) -> float:
     """Requests a second that a server gets done while there are always some waiting; 0 if none of them fits."""
     return saturated_rate(server.serve(draw_traffic(pattern, requests, math.inf, seed=seed)))
 
@@ -91,12 +61,9 @@ class LoadPoint:
     preemptions: float
     arrivals: list[tuple[float, float]]
 
-    def to_json(self) -> dict[str, Any]:
-        return {k: v for k, v in vars(self).items() if k != "arrivals"} | dict(latency=self.latency.to_json())
-
 
 def load_point(
-    server: Server, pattern: str, requests: int, load: float, most: float, seed: int = 0
+    server: ReplicaConfig, pattern: str, requests: int, load: float, most: float, seed: int = 0
 ) -> LoadPoint:
     """Serve `requests` requests at `load` times the capacity `most`."""
     traffic = draw_traffic(pattern, requests, load * most, seed=seed)
@@ -178,17 +145,30 @@ def stall_traffic(
     return [*short, TrafficRequest(arrival, long_prompt, long_output, "long prompt")]
 
 
-def stall_config(
-    config: SchedulerConfig, long_prompt: int, max_num_seqs: int, chunk: int | None
-) -> SchedulerConfig:
-    """A budget of `chunk` tokens a step; None: prompts are not cut, so the budget must hold a whole one."""
-    return replace(
-        config,
-        max_num_seqs=max_num_seqs,
+def serve_stalled(
+    server: ReplicaConfig,
+    others: int,
+    isl: int,
+    osl: int,
+    long_prompt: int,
+    chunk: int | None,
+    after: int = 60,
+) -> Stall:
+    """A long prompt arrives when step `after` of `others` short requests begins; all of them run at a time.
+
+    Args:
+        chunk: tokens of a step; None: prompts are not cut, so the budget must hold a whole one.
+    """
+    scheduler = replace(
+        server.scheduler,
+        max_num_seqs=others + 1,
         long_prefill_token_threshold=0,
         chunked_prefill=bool(chunk),
-        max_num_batched_tokens=chunk or 2 * long_prompt + max_num_seqs,
+        max_num_batched_tokens=chunk or 2 * long_prompt + others + 1,
     )
+    server = replace(server, scheduler=scheduler)
+    arrival = server.serve(stall_traffic(others, isl, osl, 1, 0.0)).times[after]
+    return Stall.of(server.serve(stall_traffic(others, isl, osl, long_prompt, arrival)).records)
 
 
 def predicted_stalls(

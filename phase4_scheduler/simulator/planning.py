@@ -96,32 +96,25 @@ def why_impossible(traffic: Sequence[TrafficRequest], config: ReplicaConfig, slo
     context, room = config.scheduler.max_model_len, (config.num_blocks - 1) * config.block_size
     longest = min(context or room, room)
     seen: set[int] = set()
-    late = slow = large = bad = 0
-    ttfts, tpots = [], []
-    since = traffic[-1].arrival / 5
+    judged: list[tuple[float, float, bool]] = []  # TTFT, TPOT, too long
     for r in traffic:
         known = next((i for i, name in enumerate(r.hash_ids) if name not in seen), len(r.hash_ids))
         seen.update(r.hash_ids)
-        if r.arrival < since:
-            continue
-        cached = min(known * config.block_size, r.prompt_tokens - 1) if config.enable_prefix_caching else 0
-        first, gap = alone(r, config, cached)
-        ttfts.append(first)
-        tpots.append(gap)
-        too = (first > slo.ttft, gap > slo.tpot, r.prompt_tokens + r.output_tokens > longest)
-        late, slow, large, bad = late + too[0], slow + too[1], large + too[2], bad + any(too)
-    judged = len(ttfts)
-    if (judged - bad) / judged >= slo.share:
+        if r.arrival >= traffic[-1].arrival / 5:
+            cached = known * config.block_size if config.enable_prefix_caching else 0
+            cached = min(cached, r.prompt_tokens - 1)
+            judged.append((*alone(r, config, cached), r.prompt_tokens + r.output_tokens > longest))
+    ttfts, tpots, too_long = map(np.array, zip(*judged, strict=True))
+    if np.mean((ttfts <= slo.ttft) & (tpots <= slo.tpot) & ~too_long) >= slo.share:
         return ""
+    late, slow, large = (float(np.mean(each)) for each in (ttfts > slo.ttft, tpots > slo.tpot, too_long))
     if large == max(late, slow, large):
         limit = "context" if longest == context else "KV cache"
-        return (
-            f"{limit}: {large / judged:.0%} of the requests are longer than the {longest:,} tokens that fit"
-        )
+        return f"{limit}: {large:.0%} of the requests are longer than the {longest:,} tokens that fit"
     if late >= slow:
         return (
             f"arithmetic: a prompt alone on an idle replica takes {np.median(ttfts):.2f} s in the median, and "
-            f"{late / judged:.0%} take more than {slo.ttft:g} s"
+            f"{late:.0%} take more than {slo.ttft:g} s"
         )
     limit, why = (
         ("wires", "cards wait for each other")

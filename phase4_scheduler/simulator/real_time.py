@@ -16,9 +16,8 @@ from labkit.errors import LabError
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.features.recording import record
-from phase4_scheduler.simulator.cost_model import FittedCost, fit_cost
+from phase4_scheduler.simulator.cost_model import FittedCost, StepSize, fit_cost
 from phase4_scheduler.simulator.latency import RequestRecord
-from phase4_scheduler.simulator.step_size import StepSize
 from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest, draw_traffic, fit_lengths
 
 

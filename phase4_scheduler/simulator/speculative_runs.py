@@ -9,8 +9,7 @@ from typing import Any
 
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
-from phase4_scheduler.simulator.cost_model import CostModel
-from phase4_scheduler.simulator.step_size import StepSize
+from phase4_scheduler.simulator.cost_model import CostModel, StepSize
 
 
 @dataclass

@@ -19,9 +19,8 @@ import numpy as np
 from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig, SchedulerOutput
-from phase4_scheduler.simulator.cost_model import CostModel
+from phase4_scheduler.simulator.cost_model import CostModel, StepSize
 from phase4_scheduler.simulator.latency import RequestRecord
-from phase4_scheduler.simulator.step_size import StepSize
 from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest
 
 ANSWER = 0  # the token that every step "samples"
@@ -75,6 +74,31 @@ class Run:
         return max(self.usage, default=0.0)
 
 
+@dataclass(frozen=True)
+class ReplicaConfig:
+    """What a replica is made of: an engine with a cost model in place of its model.
+
+    Attributes:
+        cost: how long a step takes.
+        num_blocks: size of its KV cache.
+        block_size: tokens a block. One hash id of the traffic names one block: 512 tokens in a Mooncake trace.
+    """
+
+    cost: CostModel
+    scheduler: SchedulerConfig
+    num_blocks: int
+    block_size: int = 16
+    enable_prefix_caching: bool = True
+
+    @property
+    def cache_tokens(self) -> int:
+        return (self.num_blocks - 1) * self.block_size
+
+    def serve(self, requests: Iterable[TrafficRequest]) -> Run:
+        """`simulate` one such replica with these requests."""
+        return simulate(requests, self.scheduler, self.num_blocks, self.cost, block_size=self.block_size)
+
+
 class ClockedEngine:
     """An engine with a clock in place of a model.
 
@@ -105,18 +129,12 @@ class ClockedEngine:
         self._repeated: list[float] = []  # the ends of those that the requests do not know yet
 
     @classmethod
-    def of(
-        cls,
-        config: SchedulerConfig,
-        num_blocks: int,
-        cost: CostModel,
-        block_size: int = 16,
-        enable_prefix_caching: bool = True,
-        async_scheduling: bool = False,
+    def made_from(
+        cls, config: ReplicaConfig, manager: type[BlockManager] = BlockManager, async_scheduling: bool = False
     ) -> Self:
         """With a scheduler and a block manager of its own."""
-        manager = BlockManager(num_blocks, block_size, enable_prefix_caching)
-        return cls(Scheduler(config, manager), cost, async_scheduling)
+        sizes = (config.num_blocks, config.block_size, config.enable_prefix_caching)
+        return cls(Scheduler(config.scheduler, manager(*sizes)), config.cost, async_scheduling)
 
     # ------------------------------------------------------------------ requests
 
@@ -285,7 +303,8 @@ def simulate(
     arguments alone: the same seed, the same run.
     """
     prompts = prompts or PromptMaker()
-    engine = ClockedEngine.of(config, num_blocks, cost, block_size, enable_prefix_caching, async_scheduling)
+    replica = ReplicaConfig(cost, config, num_blocks, block_size, enable_prefix_caching)
+    engine = ClockedEngine.made_from(replica, async_scheduling=async_scheduling)
     run = engine.run
     for number, arriving in enumerate(requests):
         engine.advance(arriving.arrival)

@@ -20,8 +20,7 @@ from phase4_scheduler.simulator.fleet import ReplicaConfig
 from phase4_scheduler.simulator.parallel_cost import cost_on_cards
 from phase4_scheduler.simulator.planning import SLO, Load, Plan, make_plan, why_impossible
 from phase4_scheduler.simulator.routers import ROUTERS, Router
-from phase4_scheduler.simulator.trace_files import read_trace
-from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, at_rate, draw_traffic
+from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, at_rate, draw_traffic, read_trace
 
 BLOCK_SIZE = 16
 LASTS = 3  # times the stay of a request on a busy replica: so long must the traffic last

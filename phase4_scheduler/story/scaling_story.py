@@ -13,13 +13,18 @@ from labkit.figures import INK, new_figure
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import find_card, find_shape
 from phase4_scheduler.engine import SchedulerConfig
-from phase4_scheduler.simulator.autoscaling import Autoscaler, daily, serve_autoscaled
-from phase4_scheduler.simulator.fleet import FleetRun, ReplicaConfig, serve_fleet
+from phase4_scheduler.simulator.fleet import (
+    Autoscaler,
+    FleetRun,
+    ReplicaConfig,
+    daily,
+    serve_autoscaled,
+    serve_fleet,
+)
 from phase4_scheduler.simulator.parallel_cost import cost_on_cards
 from phase4_scheduler.simulator.planning import SLO, binding_limit
 from phase4_scheduler.simulator.routers import ROUTERS
-from phase4_scheduler.simulator.trace_files import read_trace
-from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
+from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic, read_trace
 from phase4_scheduler.story.capacity_story import conversations
 from phase4_scheduler.story.capacity_task import BLOCK_SIZE
 

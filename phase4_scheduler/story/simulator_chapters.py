@@ -1,49 +1,49 @@
 """workload_simulator.py until the doors open: which traffic comes, what the clock says, what the server can do."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from labkit.errors import LabError
+from labkit.figures import BLUE, GREEN, GREY, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
 from phase3_paged_attention.traffic import PATTERNS
-from phase4_scheduler.engine import EngineConfig, LLMEngine, SchedulerConfig
-from phase4_scheduler.simulator.clusters import count_clusters, silhouettes
+from phase4_scheduler.assembly import load_model
+from phase4_scheduler.engine import LLMEngine, SchedulerConfig
 from phase4_scheduler.simulator.cost_model import TERMS, CostModel, FittedCost
+from phase4_scheduler.simulator.fleet import ReplicaConfig
 from phase4_scheduler.simulator.kernel_table import KernelTable
 from phase4_scheduler.simulator.latency import summarise
-from phase4_scheduler.simulator.load_tests import BLOCK_SIZE, Server, capacity
+from phase4_scheduler.simulator.load_tests import capacity
 from phase4_scheduler.simulator.real_time import measure_cost, serve, warm_up
 from phase4_scheduler.simulator.recorded_runs import RECORDED
-from phase4_scheduler.simulator.trace_files import read_trace
 from phase4_scheduler.simulator.traffic import (
+    NO_CLUSTERS,
     PATTERN_NAMES,
     PRIORITIES,
     PromptMaker,
     TrafficRequest,
     at_rate,
+    count_clusters,
     draw_traffic,
     fit_lengths,
+    read_trace,
+    silhouettes,
 )
 from phase4_scheduler.simulator.virtual_time import simulate
-from phase4_scheduler.story.simulator_figures import draw_clusters
+
+KIND_COLOURS = {"summarisation": BLUE, "chat": ORANGE, "code": GREEN}
 
 
-class Engines:
+def engines(lab: Lab) -> Callable[..., LLMEngine]:
     """Makes engines of one model. Raises LabError if its context leaves no room for the experiments."""
-
-    def __init__(self, lab: Lab) -> None:
-        a = lab.args
-        self.first = LLMEngine.from_pretrained(a.model, dtype=a.dtype, device=lab.device, max_num_seqs=1)
-        self.context = self.first.model.config.max_context
-        if self.context < 128:
-            raise LabError(f"this model reads {self.context} tokens at most: 128 or more are needed")
-
-    def __call__(self, **config: Any) -> LLMEngine:
-        """An engine with these fields of EngineConfig."""
-        return LLMEngine(self.first.model, self.first.tokenizer, EngineConfig(**config))
+    model = load_model(lab.args.model, lab.args.dtype, lab.device)
+    if (context := model.config.max_context) < 128:
+        raise LabError(f"this model reads {context} tokens at most: 128 or more are needed")
+    return partial(LLMEngine, model, None)
 
 
 def the_trace(lab: Lab) -> list[TrafficRequest]:
@@ -100,16 +100,42 @@ def three_patterns(lab: Lab) -> None:
     lab.figure(draw_clusters(mixed, recorded, (drawn, seen), max(found[1].values())), "traffic_clusters")
 
 
-def the_clock(lab: Lab, engines: Engines) -> FittedCost:
+def draw_clusters(
+    drawn: Sequence[TrafficRequest], recorded: Sequence[TrafficRequest], counts: Sequence[int], best: float
+) -> Figure:
+    """Lengths of drawn and of recorded requests. `best`: the highest silhouette of the recorded ones."""
+    seen = f"{counts[1]} clusters" if counts[1] > 1 else "no clusters"
+    fig, axes = new_figure(
+        f"Drawn traffic shows the {counts[0]} ranges it is drawn from; recorded requests form {seen}",
+        f"k-means on log lengths; mean silhouette of the recorded requests {best:.2f} (below {NO_CLUSTERS}: no clusters)",
+        panels=2,
+        size=(11.0, 4.8),
+    )
+    titles = (f"{len(drawn):,} drawn requests", f"{len(recorded):,} recorded requests (ShareGPT)")
+    for ax, requests, title in zip(axes, (drawn, recorded), titles, strict=True):
+        for kind in sorted({r.kind for r in requests} & set(KIND_COLOURS)) or [""]:
+            of_kind = [r for r in requests if kind in ("", r.kind)]
+            lengths = ([r.prompt_tokens for r in of_kind], [r.output_tokens for r in of_kind])
+            colour = KIND_COLOURS.get(kind, GREY)
+            ax.plot(*lengths, ".", color=colour, alpha=0.35, markersize=4, label=kind or "requests")
+        ax.set(xlabel="ISL, prompt tokens", ylabel="OSL, answer tokens", xscale="log", yscale="log")
+        ax.set_title(title, loc="left", fontsize=10)
+        plain_numbers(ax)
+        ax.legend(loc="best", fontsize=9)
+    axes[1].set(xlim=axes[0].get_xlim(), ylim=axes[0].get_ylim())
+    return fig
+
+
+def the_clock(lab: Lab, make_engine: Callable[..., LLMEngine]) -> FittedCost:
     """Part 2: fit a clock to the engine, then let both serve the same traffic."""
     lab.title("A clock instead of a model: can it be trusted?")
     lab.say("""A step's length follows from its work: how many tokens, for how many requests, looking at how
         much context. So measure steps of the engine, find the prices, and let both serve the same traffic.""")
     a = lab.args
-    context = min(engines.context, 192 if lab.quick else 512)
+    context = min(make_engine.args[0].config.max_context, 192 if lab.quick else 512)
     n = 10 if lab.quick else 48
     fitted = measure_cost(
-        engines, context, n, lab.seed, f"{a.model}, {lab.device}, {a.dtype}",
+        make_engine, context, n, lab.seed, f"{a.model}, {lab.device}, {a.dtype}",
         lambda records: lab.progress(records, "measuring steps of the engine", total=n),
     )  # fmt: skip
     lab.table(
@@ -123,13 +149,13 @@ def the_clock(lab: Lab, engines: Engines) -> FittedCost:
     )
     limits = dict(max_num_seqs=16, max_num_batched_tokens=256)
     config = SchedulerConfig(**limits, max_model_len=context)
-    blocks = 16 * -(-context // BLOCK_SIZE) + 1
+    blocks = 16 * -(-context // 16) + 1  # 16 requests, in blocks of 16 tokens
     n = 10 if lab.quick else 80
     traffic, factor = fit_lengths(draw_traffic("mixed", n, math.inf, seed=lab.seed), context)
     rate = 0.5 * summarise(simulate(traffic, config, blocks, fitted).records).requests_per_second
     traffic, _ = fit_lengths(draw_traffic("mixed", n, rate, seed=lab.seed), context)
     virtual = summarise(simulate(traffic, config, blocks, fitted).records)
-    engine = engines(**limits, num_blocks=blocks)
+    engine = make_engine(**limits, num_blocks=blocks)
     prompts = PromptMaker(engine.model.config.vocab_size, lab.seed, factor)
     warm_up(engine, traffic, prompts)
     label = f"the engine serves {n} requests in real time"
@@ -151,12 +177,11 @@ def the_clock(lab: Lab, engines: Engines) -> FittedCost:
         for name, key in (("TTFT", "ttft"), ("ITL", "itl"), ("end to end", "e2e"))
     ]
     lab.table("Milliseconds", ["", "virtual p50", "virtual p95", "real p50", "real p95"], rows)
-    check = dict(virtual=virtual.to_json(), real=real.to_json(), factor=factor)
-    lab.record(cost=vars(fitted), clock_check=check)
+    lab.record(cost=vars(fitted))
     return fitted
 
 
-def make_server(lab: Lab, cost: CostModel, trace: Sequence[TrafficRequest] | None) -> Server:
+def make_server(lab: Lab, cost: CostModel, trace: Sequence[TrafficRequest] | None) -> ReplicaConfig:
     a = lab.args
     card = None if isinstance(cost, FittedCost) else cost  # whose memory is known
     longest = max((r.prompt_tokens + r.output_tokens for r in trace or ()), default=0)
@@ -165,7 +190,7 @@ def make_server(lab: Lab, cost: CostModel, trace: Sequence[TrafficRequest] | Non
         max_model_len=card.max_context if card else max(8192, longest),
         policy=a.policy,
     )
-    server = Server(cost, config, a.num_blocks or (card.num_blocks if card else 4096))
+    server = ReplicaConfig(cost, config, a.num_blocks or (card.num_blocks if card else 4096))
     lab.title("The server")
     lab.say(f"""Clock: {cost.describe()}. KV cache: {server.num_blocks:,} blocks, room for
         {server.cache_tokens:,} tokens. At most {config.max_num_seqs} requests run at a time, a step takes at
@@ -182,11 +207,11 @@ def make_server(lab: Lab, cost: CostModel, trace: Sequence[TrafficRequest] | Non
     return server
 
 
-def per_pattern(lab: Lab, server: Server) -> float:
+def per_pattern(lab: Lab, server: ReplicaConfig) -> float:
     """Part 3a: what the server gets done, by pattern. Returns the capacity for --pattern."""
     full = dict(summarisation=320, chat=1000, code=240, mixed=600)
     few = dict(summarisation=40, chat=150, code=40, mixed=150)
-    sizes, dollars = few if lab.quick else full, server.dollars_per_hour
+    sizes, dollars = few if lab.quick else full, getattr(server.cost, "dollars_per_hour", None)
     found, rows = {}, []
     for name in lab.progress(PATTERN_NAMES, "how much of each pattern"):
         drawn = draw_traffic(name, 2000, 1.0, seed=lab.seed)
@@ -208,6 +233,6 @@ def per_pattern(lab: Lab, server: Server) -> float:
     if not found[lab.args.pattern]:
         raise LabError(
             f"no request of the pattern {lab.args.pattern} fits {server.cache_tokens:,} tokens of KV cache and a "
-            f"context of {server.config.max_model_len:,}: raise --num-blocks or choose another --cost"
+            f"context of {server.scheduler.max_model_len:,}: raise --num-blocks or choose another --cost"
         )
     return found[lab.args.pattern]

@@ -1,23 +1,25 @@
 """workload_simulator.py under load: what users feel, where trouble starts, one long prompt."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from labkit.errors import LabError
+from labkit.figures import BLUE, GREY, INK, ORANGE, PURPLE, RED, new_figure, plain_numbers
 from labkit.lab import Lab
 from phase4_scheduler.simulator import load_tests
+from phase4_scheduler.simulator.fleet import ReplicaConfig
 from phase4_scheduler.simulator.latency import Latency, RequestRecord, little, summarise
-from phase4_scheduler.simulator.load_tests import BLOCK_SIZE, Server, Stall, stall_traffic
+from phase4_scheduler.simulator.load_tests import LoadPoint, Stall
 from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
-from phase4_scheduler.story.simulator_figures import draw_load, draw_stalls, draw_timeline
 
 OTHERS, CHUNK = 32, 512  # one long prompt in virtual time: others at work, tokens a step
 
 
-def virtual_run(lab: Lab, server: Server, trace: list[TrafficRequest] | None, most: float) -> None:
+def virtual_run(lab: Lab, server: ReplicaConfig, trace: list[TrafficRequest] | None, most: float) -> None:
     """Part 3b: what the users feel at one load."""
     a = lab.args
     lab.title("What the users feel, in virtual time")
@@ -59,11 +61,12 @@ def virtual_run(lab: Lab, server: Server, trace: list[TrafficRequest] | None, mo
             ["prompt tokens found in the prefix cache", f"{cached:.1%}"],
         ],
     )
-    if server.dollars_per_hour and felt.good:
-        price = server.dollars_per_hour / 3.6 / felt.goodput
-        lab.say(f"""What it costs: at ${server.dollars_per_hour:.2f} an hour, 1,000 requests served within the
+    dollars = getattr(server.cost, "dollars_per_hour", None)
+    if dollars and felt.good:
+        price = dollars / 3.6 / felt.goodput
+        lab.say(f"""What it costs: at ${dollars:.2f} an hour, 1,000 requests served within the
             limits cost ${price:.2f}. Send it more, and each gets cheaper, until too many are too slow to count.""")
-    lab.record(virtual=felt.to_json() | dict(
+    lab.record(virtual=asdict(felt) | dict(
         kv_mean=run.mean_usage(), kv_peak=run.peak_usage, preemptions=run.preemptions, prefix_hit_rate=cached,
         refused=run.refused, steps=len(run.times),
     ))  # fmt: skip
@@ -88,7 +91,7 @@ def show_latencies(lab: Lab, felt: Latency, records: Sequence[RequestRecord], ti
     )
 
 
-def load_sweep(lab: Lab, server: Server, most: float) -> None:
+def load_sweep(lab: Lab, server: ReplicaConfig, most: float) -> None:
     """Part 4: latency against load, and the cache behind it."""
     a = lab.args
     lab.title("Where trouble starts")
@@ -113,7 +116,7 @@ def load_sweep(lab: Lab, server: Server, most: float) -> None:
             tolerance=0.06,
             kind="timing",
             note=f"Measured in bins of 0.05. Below it the p95 is {calm:.2f} s, from there on {worse:.1f} s. The "
-            f"longest prompt needs {-(-longest // BLOCK_SIZE)} of {server.num_blocks - 1:,} blocks: if less is free, it waits, and "
+            f"longest prompt needs {-(-longest // server.block_size)} of {server.num_blocks - 1:,} blocks: if less is free, it waits, and "
             "all behind it. An average over minutes has to stay well below what a moment may reach.",
         )
     lab.table(
@@ -123,26 +126,19 @@ def load_sweep(lab: Lab, server: Server, most: float) -> None:
           p.latency.ttft.p95 / p.latency.ttft.p50, p.latency.itl.p95, p.preemptions] for p in points],
         note="Load 1 is the most that the server gets done. The first fifth of the requests does not count.",
     )  # fmt: skip
-    lab.record(load=[p.to_json() for p in points], alarm_at_usage=alarm)
+    lab.record(load=[asdict(replace(p, arrivals=[])) for p in points], alarm_at_usage=alarm)
     subtitle = f"{a.pattern}, {n} requests per load; {server.cost.describe()}"
     lab.figure(draw_load(points, bins, alarm, subtitle), "load_knee")
 
 
-def long_prompt(lab: Lab, server: Server) -> None:
+def long_prompt(lab: Lab, server: ReplicaConfig) -> None:
     """Part 5: one long prompt among short ones, whole and in chunks."""
     lab.title("One long prompt, and all others")
     isl, osl = 100, 150
-    long = min(server.config.max_model_len - 8, 8000)
-    blocks = (long + OTHERS * (isl + osl)) // BLOCK_SIZE + OTHERS + 100  # room for all
-    stalls: list[Stall] = []
-    for chunk in (None, CHUNK):
-        config = load_tests.stall_config(server.config, long, OTHERS + 1, chunk)
-        roomy = replace(server, num_blocks=blocks, config=config)
-        # A short prompt first, to learn when step 60 begins: the long one comes at that moment.
-        arrival = roomy.serve(stall_traffic(OTHERS, isl, osl, 1, 0.0)).times[60]
-        records = roomy.serve(stall_traffic(OTHERS, isl, osl, long, arrival)).records
-        stalls.append(Stall.of(records))
-    whole, cut = stalls
+    long = min(server.scheduler.max_model_len - 8, 8000)
+    blocks = (long + OTHERS * (isl + osl)) // server.block_size + OTHERS + 100  # room for all
+    roomy = replace(server, num_blocks=blocks)
+    whole, cut = (load_tests.serve_stalled(roomy, OTHERS, isl, osl, long, chunk) for chunk in (None, CHUNK))
     lab.predict(
         claim="chunked-prefill",
         question=f"longest gap between tokens of {OTHERS} users when a prompt of {long:,} tokens comes: whole / in chunks",
@@ -156,7 +152,103 @@ def long_prompt(lab: Lab, server: Server) -> None:
     )
     named = dict(whole=whole, chunked=cut)
     lab.record(stalls={k: dict(usual=s.usual, worst=s.worst, ttft=s.ttft) for k, s in named.items()})
-    where = (
-        f"{OTHERS} running requests, a prompt of {long:,} tokens, chunks of {CHUNK}; {server.cost.describe()}"
+    where = f"{OTHERS} running requests, a prompt of {long:,} tokens, chunks of {CHUNK}"
+    lab.figure(draw_stalls(whole, cut, f"{where}; {server.cost.describe()}"), "long_prompt_stall")
+
+
+# ---------------------------------------------------------------------- figures
+
+Bins = Sequence[tuple[float, float, int]]  # see `ttft_by_usage`
+
+
+def draw_load(points: Sequence[LoadPoint], bins: Bins, alarm: float | None, server: str) -> Figure:
+    """Latency against load, KV usage and preemptions against load, TTFT against KV usage on arrival."""
+    usual = points[0].latency.ttft.p95
+    risen = next((p for p in points if p.latency.ttft.p95 > 2 * usual), None)
+    fig, (left, middle, right) = new_figure(
+        f"At {risen.rate:.2f} requests per second TTFT p95 has doubled, at a mean KV usage of {risen.usage:.0%}"
+        if risen
+        else "TTFT p95 does not double at any of these loads",
+        server,
+        panels=3,
+        size=(14.2, 4.6),
     )
-    lab.figure(draw_stalls(whole, cut, where), "long_prompt_stall")
+    rate = [p.rate for p in points]
+    for name, rank, colour, marker in (
+        ("ttft", "p95", RED, "o"),
+        ("ttft", "p50", ORANGE, "s"),
+        ("itl", "p95", BLUE, "^"),
+    ):
+        values = [getattr(getattr(p.latency, name), rank) for p in points]
+        left.plot(rate, values, marker=marker, color=colour, label=f"{name.upper()}, {rank}")
+    left.set(xlabel="requests per second", ylabel="seconds", yscale="log", xlim=(0, None))
+    plain_numbers(left, "y")
+    left.legend(loc="upper left")
+
+    middle.plot(rate, [p.usage for p in points], marker="o", color=PURPLE, label="mean KV usage, 0 to 1")
+    middle.plot(
+        rate, [p.preemptions / 100 for p in points], marker="s", color=ORANGE, label="preemptions per request"
+    )
+    middle.set(
+        xlabel="requests per second", ylabel="share, or number per request", ylim=(0, None), xlim=(0, None)
+    )
+    middle.legend(loc="upper left")
+
+    usage, ttft = [u for u, _, _ in bins], [t for _, t, _ in bins]
+    high = [alarm is not None and u >= alarm - 1e-9 for u in usage]
+    right.plot([u + 0.025 for u in usage], ttft, color=GREY, linewidth=1.2)
+    right.scatter([u + 0.025 for u in usage], ttft, color=[RED if h else BLUE for h in high], zorder=3)
+    right.axvline(0.9, color=INK, linestyle="--", linewidth=1.2)
+    at_top = right.get_xaxis_transform()  # x in data, y as a share of the axes
+    right.text(0.89, 0.99, "limit of an article: 0.9", transform=at_top, ha="right", va="top")
+    right.set(xlabel="KV usage at the moment of arrival", ylabel="TTFT p95, s", yscale="log", xlim=(0, 1))
+    plain_numbers(right, "y")
+    return fig
+
+
+def draw_stalls(whole: Stall, cut: Stall, where: str) -> Figure:
+    """Gaps between the tokens of the other requests: the prompt whole, and in chunks."""
+    fig, (ax,) = new_figure(
+        f"One long prompt stops all other requests for {whole.worst:.1f} s; in chunks, for {1000 * cut.worst:.0f} ms",
+        where,
+        size=(10.8, 4.6),
+    )
+    for stall, colour, label in ((whole, RED, "prompt at once"), (cut, BLUE, "chunked prefill")):
+        label += f": worst gap {1000 * stall.worst:,.0f} ms; its own TTFT {stall.ttft:.2f} s"
+        points = zip(*((when, 1000 * gap) for when, gap in stall.gaps))
+        ax.plot(*points, "o", color=colour, markersize=4, alpha=0.5, label=label)
+    ax.axhline(1000 * whole.usual, color=GREY, linestyle="--", linewidth=1.2)
+    ax.set(
+        xlabel="seconds after the long prompt arrived", ylabel="gap before a token, ms", yscale="log",
+        xlim=(0, 2.2 * max(whole.ttft, cut.ttft)),
+    )  # fmt: skip
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, high * 3)  # room for the legend
+    plain_numbers(ax, "y")
+    ax.legend(loc="upper right", fontsize=9)
+    return fig
+
+
+def draw_timeline(run, server: str, seconds: float = 300.0) -> Figure:
+    """Running and waiting requests, and KV usage, around the first moment with the highest usage."""
+    times, usage = np.asarray(run.times), np.asarray(run.usage)
+    begin = max(0.0, times[int(usage.argmax())] - seconds / 2)
+    shown = (times >= begin) & (times <= begin + seconds)
+    fig, (left, right) = new_figure(
+        f"Arrivals come in waves: the cache is {run.mean_usage():.0%} full on average, "
+        f"{run.peak_usage:.0%} at the highest moment",
+        f"{seconds:g} s around that moment; {server}",
+        panels=2,
+    )
+    for values, colour, style, label in (
+        (run.running, BLUE, "-", "running"),
+        (run.waiting, ORANGE, "--", "waiting"),
+    ):
+        left.plot(times[shown], np.asarray(values)[shown], style, color=colour, linewidth=1.4, label=label)
+    left.set(xlabel="seconds", ylabel="requests", ylim=(0, None))
+    left.legend()
+    right.plot(times[shown], usage[shown], color=PURPLE, linewidth=1.4)
+    right.axhline(run.mean_usage(), color=INK, linestyle="--", linewidth=1.2)
+    right.text(begin, 0.03, "dashed: mean of the whole run", color=INK, fontsize=9)
+    right.set(xlabel="seconds", ylabel="KV usage, 0 to 1", ylim=(0, 1.02))
+    return fig

@@ -3,8 +3,8 @@
 import pytest
 
 from phase1_tokens_embeddings.weights import SHAPES
+from phase4_scheduler.simulator import StepSize
 from phase4_scheduler.simulator.cost_model import ComputedCost
-from phase4_scheduler.simulator.step_size import StepSize
 from phase5_real_gpu.measuring.memory_step import step_bytes
 from tests.web.clicking import shown, slide
 from web.pieces.bytes import CARD, SHOWN_MODELS, levels_of_card, way_of

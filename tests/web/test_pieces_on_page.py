@@ -19,8 +19,8 @@ from phase2_attention_kvcache.story.inside_the_tower import guesses_by_layer
 from phase2_attention_kvcache.story.trained_without import read_trained
 from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.features.recording import record
+from phase4_scheduler.simulator import StepSize
 from phase4_scheduler.simulator.batching import Job, serve_continuously, serve_statically
-from phase4_scheduler.simulator.step_size import StepSize
 from tests.web.clicking import number, shown, slide
 from web.pieces.cards import bubble, tensor_parallel
 from web.pieces.chunks import steps_of

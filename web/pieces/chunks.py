@@ -3,8 +3,8 @@
 from dataclasses import asdict
 
 from phase1_tokens_embeddings.weights import cards
+from phase4_scheduler.simulator import StepSize
 from phase4_scheduler.simulator.cost_model import ComputedCost
-from phase4_scheduler.simulator.step_size import StepSize
 from web.pieces.piece import HOW_TO_RUN, Piece
 from web.pieces.roofline import cost_of
 

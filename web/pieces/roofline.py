@@ -5,8 +5,8 @@ from dataclasses import asdict
 from labkit.errors import LabError
 from phase1_tokens_embeddings.weights import cards
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES
+from phase4_scheduler.simulator import StepSize
 from phase4_scheduler.simulator.cost_model import ComputedCost
-from phase4_scheduler.simulator.step_size import StepSize
 from web.pieces.piece import HOW_TO_RUN, Piece
 
 SHOWN_MODELS = ("gpt2-xl", "llama-3.2-1b", "llama-3-8b")

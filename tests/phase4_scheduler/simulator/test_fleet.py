@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator.cost_model import FittedCost
-from phase4_scheduler.simulator.fleet import ReplicaConfig, serve_fleet
+from phase4_scheduler.simulator.fleet import (
+    DAY,
+    Autoscaler,
+    ReplicaConfig,
+    daily,
+    serve_autoscaled,
+    serve_fleet,
+)
 from phase4_scheduler.simulator.routers import LeastLoaded, PrefixAware, RoundRobin
 from phase4_scheduler.simulator.traffic import TrafficRequest, arrival_times, draw_traffic
 from phase4_scheduler.simulator.virtual_time import simulate
@@ -109,30 +116,48 @@ def test_a_fleet_is_one_queue_with_several_servers(servers, load, fixed):
     assert max(waits) > 100
 
 
+# ---------------------------------------------------------------------- a fleet that follows its queue
+
+TEN_SECONDS = ReplicaConfig(FittedCost((10.0, 0.0, 0.0, 0.0, 0.0)), SchedulerConfig(max_num_seqs=1), 100)
+
+
+def test_a_burst_by_hand():
+    """One request at a time, 10 s each; ten come in the first second. Looks at 0 s, 20 s, ...
+
+    20 s: two are served and 8 wait. 8 / 2 are 4 replicas in all, so 3 are started, and serve from 60 s on.
+    Those that came before stay in the queue of the first replica. At 80 s two wait, later none: one replica leaves at
+    140 s, the others 60 s after each other, but for the last.
+    """
+    burst = [TrafficRequest(0.1 * i, 8, 1) for i in range(10)]
+    late = [TrafficRequest(65.0 + i, 8, 1) for i in range(3)] + [TrafficRequest(400.0, 8, 1)]
+    scaler = Autoscaler(target=2.0, every=20.0, cold_start=40.0, patience=60.0)
+    run, paid = serve_autoscaled([*burst, *late], TEN_SECONDS, scaler)
+    assert run.choices == [0] * 10 + [1, 2, 3] + [0]
+    assert [r.ttft for r in run.records[10:]] == [10.0] * 4
+    assert [start for start, _ in paid] == [0.0, 20.0, 20.0, 20.0]
+    assert sorted(end for _, end in paid)[:3] == [140.0, 200.0, 260.0]
+
+
+def test_a_fleet_that_may_not_grow_is_a_fixed_one():
+    traffic = draw_traffic("chat", 60, 3.0)
+    config = ReplicaConfig(COST, SchedulerConfig(max_num_seqs=4), 400)
+    run, paid = serve_autoscaled(traffic, config, Autoscaler(fewest=2, most=2))
+    assert run.records == serve_fleet(traffic, config, 2, LeastLoaded()).records and len(paid) == 2
+
+
+def test_a_day_has_a_quiet_and_a_busy_half():
+    day = daily(draw_traffic("chat", 500, 1.0), rate=0.1, swing=0.8)
+    times = np.array([r.arrival for r in day])
+    assert len(day) == 8640 and (np.diff(times) >= 0).all() and times[-1] <= DAY
+    counts, _ = np.histogram(times, bins=24, range=(0, DAY))
+    assert counts[[0, 23]].max() < 0.3 * counts.mean() and counts[[11, 12]].min() > 1.6 * counts.mean()
+
+
 # ---------------------------------------------------------------------- routers
 
 
 def request(*names):
     return TrafficRequest(0.0, 512 * len(names) + 10, 1, hash_ids=names)
-
-
-def test_rules_that_look_at_loads_alone():
-    turns = RoundRobin()
-    assert [turns.choose(request(), [9, 0, 0]) for _ in range(4)] == [0, 1, 2, 0]
-    assert LeastLoaded().choose(request(), [3, 1, 2, 1]) == 1
-
-
-def test_prefix_aware_rule_by_rule():
-    router = PrefixAware()
-    assert router.choose(request(1, 2, 3), [1, 0]) == 1  # unknown: the least loaded
-    assert router.choose(request(1, 2, 4), [0, 5]) == 1  # two of three are known
-    assert router.choose(request(1, 7, 8, 9), [0, 5]) == 0  # one of four: not enough
-    assert router.choose(request(1, 2, 5), [0, 5]) == 1  # the other one was given the first block only
-    assert router.choose(request(1, 2, 3), [0, 64]) == 1  # 64 more are not yet too many
-    assert router.choose(request(1, 2, 3), [0, 65]) == 0  # 65 are
-    assert router.choose(request(1, 2, 4), [130, 195]) == 1  # but not if that is no more than 1.5 times
-    assert router.choose(request(1, 2, 3), [5, 0]) == 1  # both have it by now: the less loaded one
-    assert router.choose(request(1, 2, 3), [0, 5]) == 0
 
 
 def test_prefix_aware_chooses_as_vllm_router_does():

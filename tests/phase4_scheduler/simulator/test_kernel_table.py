@@ -7,7 +7,7 @@ import pytest
 
 from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator.cost_model import FittedCost
-from phase4_scheduler.simulator.named_costs import find_cost
+from phase4_scheduler.simulator.parallel_cost import find_cost
 from phase4_scheduler.simulator.recorded_runs import QWEN3, RECORDED, errors, expert_table, fit_step, replay
 from phase4_scheduler.simulator.traffic import TrafficRequest
 from phase4_scheduler.simulator.virtual_time import simulate

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from phase4_scheduler.simulator.clusters import count_clusters, silhouette, silhouettes
 from phase4_scheduler.simulator.latency import RequestRecord, Spread, little, summarise
+from phase4_scheduler.simulator.traffic import count_clusters, silhouettes
 
 
 def test_a_summary_by_hand():
@@ -32,12 +32,6 @@ def test_nothing_to_sum_up():
 
 
 # ---------------------------------------------------------------------- clusters
-
-
-def test_silhouette_by_hand():
-    points, labels = np.array([[0.0], [1.0], [10.0]]), np.array([0, 0, 1])
-    # 0: own 1, other 10; 1: own 1, other 9; 10 is alone, which counts as 0
-    assert silhouette(points, labels) == pytest.approx((9 / 10 + 8 / 9 + 0) / 3)
 
 
 def test_clusters_that_are_there_are_found_and_a_crowd_is_one():

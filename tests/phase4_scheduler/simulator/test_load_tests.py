@@ -10,12 +10,12 @@ from phase4_scheduler.engine import EngineConfig, LLMEngine, SchedulerConfig
 from phase4_scheduler.features.recording import record
 from phase4_scheduler.simulator import load_tests
 from phase4_scheduler.simulator.batching import Job, serve_continuously, serve_statically
-from phase4_scheduler.simulator.cost_model import FittedCost
+from phase4_scheduler.simulator.cost_model import FittedCost, StepSize
+from phase4_scheduler.simulator.fleet import ReplicaConfig
 from phase4_scheduler.simulator.latency import summarise
-from phase4_scheduler.simulator.load_tests import Server, Stall, capacity, stall_traffic
-from phase4_scheduler.simulator.named_costs import find_cost
+from phase4_scheduler.simulator.load_tests import capacity, serve_stalled
+from phase4_scheduler.simulator.parallel_cost import find_cost
 from phase4_scheduler.simulator.real_time import serve, size_of_event
-from phase4_scheduler.simulator.step_size import StepSize
 from phase4_scheduler.simulator.traffic import PromptMaker, draw_traffic, fit_lengths
 from phase4_scheduler.simulator.virtual_time import simulate
 
@@ -25,11 +25,11 @@ from phase4_scheduler.simulator.virtual_time import simulate
 @pytest.fixture(scope="module")
 def server():
     cost = find_cost("l4:llama-3-8b")
-    return Server(cost, SchedulerConfig(max_num_seqs=256, max_model_len=8192), cost.num_blocks)
+    return ReplicaConfig(cost, SchedulerConfig(max_num_seqs=256, max_model_len=8192), cost.num_blocks)
 
 
 def test_capacity_is_where_the_queue_begins_to_grow(server):
-    small = dataclasses.replace(server, config=SchedulerConfig(max_num_seqs=8, max_model_len=8192))
+    small = dataclasses.replace(server, scheduler=SchedulerConfig(max_num_seqs=8, max_model_len=8192))
     most = capacity(small, "chat", 150)
     slow = summarise(small.serve(draw_traffic("chat", 250, 0.6 * most)).records)
     fast = summarise(small.serve(draw_traffic("chat", 250, 1.5 * most)).records)
@@ -54,15 +54,11 @@ def test_trouble_starts_where_the_longest_prompt_no_longer_fits(server):
 def test_one_long_prompt_stalls_all_others_for_as_long_as_predicted():
     cost = FittedCost((2e-3, 1e-4, 5e-5, 2e-7, 1e-8))
     whole, cut = load_tests.predicted_stalls(cost, 10, 150, 2000, 200)
-    found = []
-    for chunk in (None, 200):
-        config = load_tests.stall_config(SchedulerConfig(max_model_len=4096), 2000, 11, chunk)
-        arrival = simulate(stall_traffic(10, 100, 100, 1, 0.0), config, 2000, cost).times[50]
-        run = simulate(stall_traffic(10, 100, 100, 2000, arrival), config, 2000, cost)
-        stall = Stall.of(run.records)
-        found.append(stall.worst)
+    roomy = ReplicaConfig(cost, SchedulerConfig(max_model_len=4096), 2000)
+    stalls = [serve_stalled(roomy, 10, 100, 100, 2000, chunk, after=50) for chunk in (None, 200)]
+    for stall in stalls:
         assert stall.usual == pytest.approx(cost.seconds(StepSize.of([(125, 1)] * 10)), rel=0.01)
-    assert found == pytest.approx([whole, cut], rel=0.01)
+    assert [stall.worst for stall in stalls] == pytest.approx([whole, cut], rel=0.01)
     assert whole > 5 * cut
 
 

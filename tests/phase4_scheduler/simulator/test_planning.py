@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from labkit.errors import LabError
-from phase1_tokens_embeddings.weights import find_card, find_shape, weight_bytes
+from phase1_tokens_embeddings.weights import find_card, find_shape
 from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, StepSize
 from phase4_scheduler.simulator.fleet import ReplicaConfig, serve_fleet
@@ -139,20 +139,6 @@ def test_neighbours_that_share_their_fate_widen_the_interval():
 
 
 # ---------------------------------------------------------------------- cards
-
-
-def test_fewer_bits_read_less_and_leave_more_room():
-    shape, card = find_shape("llama-3-8b"), find_card("l4")
-    full, half = ComputedCost.of(shape, card), ComputedCost.of(shape, card, "FP8")
-    token = StepSize.of([(100, 1)])
-    assert half.seconds(token) == pytest.approx(full.seconds(token) / 2, rel=0.01)
-    pair = cost_on_cards(shape, card, 2, precision="FP8", efficiency=0.5)  # two cards, each half as fast
-    assert pair.compute_seconds(token) == pytest.approx(half.seconds(token))
-    saved = weight_bytes(shape, "FP16") - weight_bytes(shape, "FP8")
-    assert (half.num_blocks - full.num_blocks) * 16 * full.kv_bytes == pytest.approx(saved, rel=0.01)
-    assert ComputedCost.of(shape, card, efficiency=0.5).seconds(token) == pytest.approx(
-        2 * full.seconds(token)
-    )
 
 
 def test_cards_that_share_a_model_meet_an_slo_that_one_card_cannot_and_all_of_them_are_paid():

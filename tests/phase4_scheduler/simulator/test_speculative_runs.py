@@ -1,17 +1,12 @@
 """What is worked out of speculative decoding, and what a window counts."""
 
-import pytest
-
 from labkit.paths import ROOT
 from phase2_attention_kvcache.model import SamplingParams
-from phase4_scheduler.simulator.named_costs import find_cost
+from phase4_scheduler.simulator.parallel_cost import find_cost
 from phase4_scheduler.simulator.speculative_runs import (
     AlwaysProposes,
-    Window,
     computed_speedup,
     decode_in_turn,
-    expected_speedup,
-    expected_tokens,
 )
 
 
@@ -40,13 +35,6 @@ def test_engines_that_take_turns_count_their_own_steps_and_drafts(tiny):
     assert windows["none"].tokens == windows["nothing"].tokens == 2 * 8
     assert windows["nothing"].accepted == []
     assert windows["half right"].accepted == [1, 0] and windows["half right"].tokens == 2 * 2 * 8
-
-
-def test_the_speed_up_is_worked_out_from_its_parts():
-    window = Window(tokens=16, seconds=[0.010] * 6 + [0.5, 2.0])  # two steps were held up: they do not count
-    assert window.step_seconds == pytest.approx(0.010) and window.tokens_per_second == pytest.approx(200)
-    assert expected_tokens([0.6, 0.4, 0.2], num_drafts=2) == pytest.approx(2)
-    assert expected_speedup(2.0, 0.010, 0.013, 0.003) == pytest.approx(1.25)
 
 
 def test_the_speedups_of_the_chapter():

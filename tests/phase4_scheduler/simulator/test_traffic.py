@@ -12,7 +12,6 @@ from scipy import stats
 
 from labkit.errors import LabError
 from phase3_paged_attention.traffic import PATTERNS
-from phase4_scheduler.simulator.trace_files import read_trace
 from phase4_scheduler.simulator.traffic import (
     PRIORITIES,
     PromptMaker,
@@ -21,6 +20,7 @@ from phase4_scheduler.simulator.traffic import (
     at_rate,
     draw_traffic,
     fit_lengths,
+    read_trace,
 )
 
 

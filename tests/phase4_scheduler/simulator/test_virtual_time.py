@@ -13,27 +13,14 @@ from phase2_attention_kvcache.measuring.roofline import work_of_step
 from phase2_attention_kvcache.model import ModelConfig
 from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import Scheduler, SchedulerConfig
-from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, fit_cost
+from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, StepSize, fit_cost
 from phase4_scheduler.simulator.latency import little, summarise
 from phase4_scheduler.simulator.load_tests import usage_at
-from phase4_scheduler.simulator.named_costs import find_cost
-from phase4_scheduler.simulator.step_size import StepSize
+from phase4_scheduler.simulator.parallel_cost import find_cost
 from phase4_scheduler.simulator.traffic import TrafficRequest
 from phase4_scheduler.simulator.virtual_time import ClockedEngine, simulate
 
 ONE_SECOND = FittedCost((1.0, 0.0, 0.0, 0.0, 0.0))
-A_SECOND_A_TOKEN = FittedCost((0.0, 1.0, 0.0, 0.0, 0.0))
-
-
-class Watch:
-    """A clock that notes the steps. Each takes a second."""
-
-    def __init__(self):
-        self.sizes = []
-
-    def seconds(self, size):
-        self.sizes.append(size)
-        return 1.0
 
 
 # ---------------------------------------------------------------------- virtual time by hand
@@ -64,19 +51,6 @@ def test_four_requests_by_hand():
     assert usage_at(run, 2.5) == pytest.approx(2 / 19) and usage_at(run, 7.0) == 0
 
 
-def test_what_a_step_has_to_do():
-    watch = Watch()
-    traffic = [TrafficRequest(0.0, 5, 3), TrafficRequest(0.0, 3, 2)]
-    simulate(traffic, SchedulerConfig(max_num_batched_tokens=6), 20, watch)
-    # 5 of the first and 1 of the second; 1 and its other 2; 1 and 1. The pairs of tokens are counted one by one.
-    assert watch.sizes == [
-        StepSize(6, 2, 6, 1 + 2 + 3 + 4 + 5 + 1, chunks=((0, 5),)),
-        StepSize(3, 2, 6 + 3, 6 + 2 + 3, chunks=((1, 2),)),
-        StepSize(2, 2, 7 + 4, 7 + 4),
-    ]
-    assert StepSize.of([(5, 1), (1, 2)]) == watch.sizes[1]
-
-
 def test_the_prefix_cache_sees_what_a_trace_shares():
     for hash_ids, cached in (((1, 2), [0, 1024, 1024]), ((), [0, 0, 0])):
         traffic = [TrafficRequest(100.0 * i, 1100, 5, hash_ids=hash_ids) for i in range(3)]
@@ -92,14 +66,6 @@ def test_requests_that_can_never_fit_are_refused_and_the_others_served():
     assert "2,000 + 5 tokens do not fit a context of 1,024" in run.refusal
     none = simulate(traffic[:1], SchedulerConfig(max_model_len=1024), 20, ONE_SECOND)
     assert (none.records, none.refused, none.mean_usage(), none.peak_usage) == ([], 1, 0.0, 0.0)
-
-
-def test_priority_goes_first():
-    traffic = [TrafficRequest(0.0, 10, 5, "first", 2)]
-    traffic += [TrafficRequest(0.5, 10, 5, "late", 2), TrafficRequest(0.6, 10, 5, "urgent", 0)]
-    for policy, order in (("fcfs", ["first", "late", "urgent"]), ("priority", ["first", "urgent", "late"])):
-        run = simulate(traffic, SchedulerConfig(max_num_seqs=1, policy=policy), 20, ONE_SECOND)
-        assert [r.kind for r in run.records] == order
 
 
 # ---------------------------------------------------------------------- laws
@@ -233,12 +199,9 @@ def test_computed_work_is_that_of_phase_2(new, context):
 
 
 def test_computed_seconds_by_hand():
-    """Llama-3 8B on an L4, decode of one token: 15 GB of weights at 300 GB/s. A long prompt: arithmetic."""
+    """Llama-3 8B on an L4, decode of one token: 15 GB of weights at 300 GB/s."""
     cost = find_cost("l4:llama-3-8b")
     embedding = 128256 * 4096  # is looked up, not read
     read = 2 * (find_shape("llama-3-8b").num_parameters - embedding)
     assert cost.seconds(StepSize(1, 1, 1, 1)) == pytest.approx(read / 300e9, rel=1e-3)
-    prompt = cost.seconds(StepSize.of([(0, 4000)]))
-    attention = 4 * 32 * 32 * 128 * 4000 * 4001 / 2  # layers, heads, their width, pairs of tokens
-    assert prompt == pytest.approx((2 * 4000 * 6.98e9 + attention) / 121e12, rel=1e-3)
     assert (cost.num_blocks - 1) * 16 * 131072 + 2 * 8.03e9 < 0.9 * CARDS["l4"].memory_bytes
