@@ -25,10 +25,8 @@ from torch import Tensor
 
 from phase2_attention_kvcache.model.sampling import BadLogitsError, draw_tokens
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.model.truncation import to_probs
 from phase4_scheduler.assembly import Feature
-from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore, EngineDeadError
 from phase4_scheduler.engine.model_runner import ModelRunner, Sampled, StepBatch, on_device
 from phase4_scheduler.engine.request import Request, RequestStatus
@@ -249,6 +247,3 @@ class AsyncScheduling(Feature):
         "Swap": "a block may still be written when it is swapped out",
         "Executors": "the ranks sample tokens and do not keep them",
     }
-
-    def is_on(self, model: Transformer, config: EngineConfig, features: Sequence[Feature]) -> bool:
-        return bool(self.async_scheduling)

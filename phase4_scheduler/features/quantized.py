@@ -5,7 +5,6 @@ Attaches to: the loading of a model (`Feature.prepare_model`), and the storage o
 is done: phase 2, quantization; phase 3, sharing/quantized_storage.py.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from phase2_attention_kvcache.model.transformer import Transformer
@@ -29,9 +28,6 @@ class QuantizedWeights(Feature):
         if self.quantization is not None:
             self.quantization = find_method(self.quantization)
 
-    def is_on(self, model: Transformer, config: EngineConfig, features: Sequence[Feature]) -> bool:
-        return self.quantization is not None
-
     def prepare_model(self, model: Transformer) -> None:
         if self.quantization is None:
             return
@@ -50,18 +46,9 @@ class QuantizedKVCache(Feature):
         super().__init__(**settings)
         check_kv_cache_dtype(self.kv_cache_dtype)
 
-    def is_on(self, model: Transformer, config: EngineConfig, features: Sequence[Feature]) -> bool:
-        return self.kv_cache_dtype != "auto"
-
     def kv_bytes_per_token(self, model: Transformer, nbytes: int) -> int:
         return kv_bytes_of_token(model.config, self.kv_cache_dtype, model.dtype)
 
     def kv_storage(self, model: Transformer, config: EngineConfig, num_blocks: int) -> KVStorage:
-        return QuantizedKVStorage(
-            model.config,
-            num_blocks,
-            config.block_size,
-            model.dtype,
-            model.device,
-            kv_cache_dtype=self.kv_cache_dtype,
-        )
+        shape = (model.config, num_blocks, config.block_size, model.dtype, model.device)
+        return QuantizedKVStorage(*shape, kv_cache_dtype=self.kv_cache_dtype)

@@ -53,8 +53,5 @@ class KVTransfer(Feature):
         super().__init__(**settings)
         self.needs_whole_text = self.kv_connector is not None
 
-    def is_on(self, model: Any, config: Any, features: Any) -> bool:
-        return self.kv_connector is not None
-
     def arguments(self, part: str) -> dict[str, Any]:
         return {"kv_connector": self.kv_connector} if part == "scheduler" else {}

@@ -4,7 +4,7 @@ Changes: a request may get several tokens in a step, distributed exactly as with
 Attaches to: `Scheduler` (draft tokens are scheduled like tokens that a request has), `ModelRunner.sample` (verifies them),
 `EngineCore.execute` (has new ones proposed after each step). Its config is `speculative_config`, with vLLM's names.
 
-Read: config.py, proposers.py, draft_model.py, rejection_sampler.py, scheduler.py, runner.py, core.py.
+Read: config.py, proposers.py, draft_model.py, scheduler.py, rejection_sampler.py, core.py.
 """
 
 from phase4_scheduler.features.speculation.config import SpeculativeConfig
@@ -14,14 +14,6 @@ from phase4_scheduler.features.speculation.rejection_sampler import verify_draft
 from phase4_scheduler.features.speculation.scheduler import PADDING, Speculated, SpeculativeScheduler
 
 __all__ = [
-    "PADDING",
-    "NgramProposer",
-    "Proposer",
-    "SpecDecodingStats",
-    "Speculated",
-    "Speculation",
-    "SpeculativeConfig",
-    "SpeculativeCore",
-    "SpeculativeScheduler",
-    "verify_drafts",
-]
+    "PADDING", "NgramProposer", "Proposer", "SpecDecodingStats", "Speculated", "Speculation", "SpeculativeConfig",
+    "SpeculativeCore", "SpeculativeScheduler", "verify_drafts",
+]  # fmt: skip

@@ -24,7 +24,7 @@ from phase4_scheduler.features.speculation.proposers import (
     NgramProposer,
     Proposer,
 )
-from phase4_scheduler.features.speculation.runner import SpeculativeRunner
+from phase4_scheduler.features.speculation.rejection_sampler import SpeculativeRunner
 from phase4_scheduler.features.speculation.scheduler import PADDING, Speculated, SpeculativeScheduler
 
 

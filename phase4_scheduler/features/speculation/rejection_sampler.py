@@ -24,8 +24,9 @@ from torch import Tensor
 
 from phase2_attention_kvcache.model.logprobs import report_logprobs
 from phase2_attention_kvcache.model.sampling import Sampler, draw
-from phase4_scheduler.engine.model_runner import Sampled
+from phase4_scheduler.engine.model_runner import ModelRunner, Sampled, StepBatch
 from phase4_scheduler.engine.request import Request
+from phase4_scheduler.features.speculation.scheduler import PADDING, Speculated
 
 
 def verify_drafts(
@@ -163,3 +164,27 @@ def _what_rows_see(step: Sequence[Verified]) -> tuple[list, list, list]:
     rows = [(v.request, v.drafts[:j]) for v in step for j in range(v.num_rows)]
     outputs = [[*r.output_token_ids, *before] if before else r.output_token_ids for r, before in rows]
     return [r.params for r, _ in rows], [r.prompt_token_ids for r, _ in rows], outputs
+
+
+class SpeculativeRunner(ModelRunner):
+    """Attributes: rejection_sampler: its class."""
+
+    rejection_sampler = RejectionSampler
+
+    def sample(self, scheduled: Sequence[Speculated], batch: StepBatch, hidden: Tensor) -> list[Sampled]:
+        step, rows, ready = [], [], []
+        for i, s in enumerate(scheduled):
+            if s.samples:
+                drafts = [token for token in s.drafts.token_ids if token != PADDING]
+                probs = s.drafts.probs if drafts else None
+                verified = Verified(s.request, drafts, probs)
+                first = batch.first_rows[i] + s.num_tokens - len(s.drafts.token_ids) - 1
+                rows += range(first, first + verified.num_rows)
+                step.append(verified)
+                ready.append(i)
+        results = [Sampled()] * len(scheduled)
+        if ready:
+            answers = self.rejection_sampler(self.sampler).sample(self.logits(hidden, rows), step)
+            for i, answer in zip(ready, answers, strict=True):
+                results[i] = answer
+        return results
