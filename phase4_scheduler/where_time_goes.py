@@ -6,7 +6,7 @@ the bandwidth of the memory.
 
 You will see a step by its parts, for 1, 16 and 64 users, and the gain of two changes: weights that are repacked
 once instead of at every step, and a kernel that reads keys and values where they lie. A third: weights in fewer bits. Then what does
-*not* cost anything: a queue a hundred times as long; and what ten times the context really costs.
+*not* cost anything: a queue a hundred times as long.
 
 It runs at GPT-2's size with random weights, on the CPU: speed does not depend on the weights.
 """
@@ -16,7 +16,6 @@ import argparse
 from labkit.lab import Lab, run_lab
 from phase4_scheduler.story.where_time_goes_story import (
     fewer_bits,
-    growing_context,
     growing_queue,
     two_changes,
 )
@@ -27,7 +26,6 @@ def story(lab: Lab) -> None:
     if not lab.quick:
         fewer_bits(lab, model)
     growing_queue(lab)
-    growing_context(lab, model)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

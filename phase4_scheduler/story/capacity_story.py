@@ -68,7 +68,8 @@ def the_plan(lab: Lab, task: Task) -> Plan:
         lab.say(f"""{len(refused):,} of {len(task.traffic):,} requests were refused, and count as missed. The first:
             {plan.run.refusal}.""")
     trust(lab, task, plan)
-    lab.record(plan=as_json(plan) | {"cards": cards, "cells": task.cells, "estimate": estimate})
+    figures = {name: getattr(plan, name) for name in ("replicas", "dollars_per_hour", "headroom", "limit")}
+    lab.record(plan=figures | {"cards": cards, "cells": task.cells, "estimate": estimate})
     return plan
 
 
@@ -129,10 +130,6 @@ def milliseconds(seconds: float) -> str:
 
 def show_interval(estimate: Estimate, show: Any) -> str:
     return f"{show(estimate.low)} to {show(estimate.high)}"
-
-
-def as_json(plan: Plan) -> dict[str, Any]:
-    return {k: vars(v) if isinstance(v, Estimate) else v for k, v in vars(plan).items() if k != "run"}
 
 
 def fewer_and_more(lab: Lab, task: Task, plan: Plan) -> None:

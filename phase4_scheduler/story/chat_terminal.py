@@ -2,7 +2,7 @@
 
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -36,9 +36,6 @@ class ChatTerminal:
         self.conversation = conversation
         self.notes = Console(stderr=True, emoji=False, soft_wrap=True, highlight=False)
         self.width = Page().width
-        self._commands: dict[str, Callable[[str], None]] = {
-            "system": self._system, "prompt": self._prompt, "new": self._new, "help": lambda _: self.note(HELP)
-        }  # fmt: skip
 
     def note(self, text: str) -> None:
         self.notes.print(f"[dim]{escape(text)}[/]")
@@ -56,12 +53,7 @@ class ChatTerminal:
             if name in ("quit", "exit"):
                 return
             try:
-                if name in SETTINGS:
-                    self._set(*SETTINGS[name], rest.strip())
-                elif name in self._commands:
-                    self._commands[name](rest.strip())
-                else:
-                    raise ValueError(f"no command is called {quoted('/' + name)}: /help lists them")
+                self._obey(name, rest.strip())
             except (ValueError, ArgumentTypeError) as error:
                 self._complain(error)
 
@@ -80,24 +72,30 @@ class ChatTerminal:
             _write("\n")
             self.note(describe(self.conversation.turns[-1]))
 
-    def _system(self, text: str) -> None:
-        self.conversation.system = text
-        self.note(
-            "the system message is set: the next turn begins differently, so the prefix cache has nothing of it"
-        )
-
-    def _set(self, name: str, parse: Callable[[str], float], text: str) -> None:
-        value = parse(text)
-        self.conversation.params = replace(self.conversation.params, **{name: value})
-        self.note(f"{name} = {value:g}")
-
-    def _prompt(self, _: str) -> None:
-        text, ids = self.conversation.prompt()
-        self.note(f"{text!r}\n{len(ids)} tokens: {ids}")
-
-    def _new(self, _: str) -> None:
-        self.conversation.messages = self.conversation.messages[: int(bool(self.conversation.system))]
-        self.note("a new conversation")
+    def _obey(self, command: str, text: str) -> None:
+        """Raises ValueError, ArgumentTypeError: no such command, or no such value."""
+        talk = self.conversation
+        match command:
+            case "temperature" | "tokens":
+                name, parse = SETTINGS[command]
+                value = parse(text)
+                talk.params = replace(talk.params, **{name: value})
+                self.note(f"{name} = {value:g}")
+            case "system":
+                talk.system = text
+                self.note(
+                    "the system message is set: the next turn begins differently, so the prefix cache has nothing of it"
+                )
+            case "prompt":
+                text, ids = talk.prompt()
+                self.note(f"{text!r}\n{len(ids)} tokens: {ids}")
+            case "new":
+                talk.messages = talk.messages[: int(bool(talk.system))]
+                self.note("a new conversation")
+            case "help":
+                self.note(HELP)
+            case _:
+                raise ValueError(f"no command is called {quoted('/' + command)}: /help lists them")
 
 
 def describe(turn: Turn) -> str:
@@ -106,16 +104,9 @@ def describe(turn: Turn) -> str:
     >>> describe(Turn(100, 80, 41, 0.02, 0.42, "stop", 0))
     'first token after 20 ms, then 100 tokens a second · prompt 100 tokens: 80 from the prefix cache (80%), 20 computed'
     """
-    parts = []
-    if turn.ttft is None:
-        parts.append("no token")
-    else:
-        rate = (
-            f", then {(turn.tokens - 1) / (turn.seconds - turn.ttft):,.0f} tokens a second"
-            if turn.tokens > 1
-            else ""
-        )
-        parts.append(f"first token after {1e3 * turn.ttft:,.0f} ms{rate}")
+    parts = ["no token"] if turn.ttft is None else [f"first token after {1e3 * turn.ttft:,.0f} ms"]
+    if turn.tokens > 1:
+        parts[0] += f", then {(turn.tokens - 1) / (turn.seconds - turn.ttft):,.0f} tokens a second"
     share, new = turn.cached_tokens / turn.prompt_tokens, turn.prompt_tokens - turn.cached_tokens
     parts.append(
         f"prompt {turn.prompt_tokens:,} tokens: {turn.cached_tokens:,} from the prefix cache ({share:.0%}), {new:,} computed"

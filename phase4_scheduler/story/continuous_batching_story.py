@@ -13,10 +13,8 @@ from phase4_scheduler.simulator.batching import Job, Served, mixed_jobs, serve_c
 
 
 def load_engine(lab: Lab, max_num_seqs: int) -> LLMEngine:
-    a = lab.args
-    return LLMEngine.from_pretrained(
-        a.model, dtype=a.dtype, device=lab.device, max_num_seqs=max_num_seqs, seed=lab.seed
-    )
+    limits = dict(max_num_seqs=max_num_seqs, seed=lab.seed)
+    return LLMEngine.from_pretrained(lab.args.model, lab.args.dtype, lab.device, **limits)
 
 
 def three_users(lab: Lab) -> None:
@@ -126,14 +124,6 @@ def mixed_traffic(lab: Lab) -> None:
     )  # fmt: skip
     lab.say(f"""The same machine serves {speedup:.1f} times as many users, so each costs
         {1 / speedup:.0%} of the money. Nothing was made faster: rows that were idle are in use.""")
-    engine.core.block_manager.check_integrity()
-    lab.predict(
-        claim="continuous-no-leak",
-        question="blocks still held when all are served",
-        predicted=0,
-        measured=engine.core.block_manager.num_blocks - 1 - engine.core.block_manager.num_free_blocks,
-    )
-    lab.record(seconds={name: way.seconds for name, way in ways.items()})
     subtitle = f"{count} requests at once, batch size {batch_size}, {lab.args.model}, {lab.where}"
     lab.figure(draw_batches(static, continuous, subtitle), "requests_in_the_batch")
 

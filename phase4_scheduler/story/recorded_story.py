@@ -82,21 +82,12 @@ def draw_replay(pairs: Sequence[Pair]) -> Figure:
             ("TTFT", ORANGE, "o", "first token"),
             ("E2E", BLUE, "s", "last token"),
         ):
-            ax.plot(
-                real[name],
-                ours[name] / real[name],
-                marker,
-                color=colour,
-                alpha=0.5,
-                markersize=4,
-                label=label,
-            )
+            style = dict(color=colour, alpha=0.5, markersize=4)
+            ax.plot(real[name], ours[name] / real[name], marker, label=label, **style)
         ax.axhline(1, color=GREY, linewidth=1)
-        ax.set(
-            xlabel="recorded, s", ylabel="simulated / recorded", xscale="log", yscale="log", ylim=(0.1, 10)
-        )
+        ax.set(xlabel="recorded, s", ylabel="simulated / recorded", xscale="log", yscale="log")
         plain_numbers(ax)
-        ax.set_yticks([0.1, 0.2, 0.5, 1, 2, 5, 10])
+        ax.set(ylim=(0.1, 10), yticks=[0.1, 0.2, 0.5, 1, 2, 5, 10])
         ax.set_title(f"{recorded.model} on {recorded.title}", loc="left", fontsize=10)
         ax.legend()
     return fig

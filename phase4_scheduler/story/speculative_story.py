@@ -16,7 +16,7 @@ from phase4_scheduler.assembly import load_model, load_tokenizer
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase4_scheduler.features.speculation.proposers import Proposer
 from phase4_scheduler.features.speculation.rejection_sampler import verify_drafts
-from phase4_scheduler.simulator.named_costs import find_cost
+from phase4_scheduler.simulator.parallel_cost import find_cost
 from phase4_scheduler.simulator.speculative_runs import (
     AlwaysProposes,
     Window,
@@ -106,10 +106,7 @@ def same_chances(lab: Lab) -> None:
     lab.table(
         f"Shares of {number:,} tokens",
         ["token", "q: proposer", "p: model", "verified", "with the mistake"],
-        [
-            [x, *(round(v, 4) for v in (q[x].item(), p[x].item(), right[x] / number, wrong[x] / number))]
-            for x in range(8)
-        ],
+        [[x, q[x].item(), p[x].item(), right[x] / number, wrong[x] / number] for x in range(8)],
         note=f"""The verified ones fit p with a p-value of {fits["right"]:.2g}, those with the mistake with
             {fits["wrong"]:.2g} (below 0.001: no chance): they favour the tokens of the proposer.""",
     )
@@ -129,18 +126,9 @@ def draw_rule(p: list[float], q: list[float]) -> Any:
     )
     ax.bar(places, kept, color=BLUE, label="min(p, q): the draft is accepted")
     ax.bar(places, left, bottom=kept, color=GREEN, label="max(p - q, 0): drawn in place of a rejected draft")
-    ax.bar(
-        places,
-        lost,
-        bottom=kept,
-        color="none",
-        edgecolor=ORANGE,
-        hatch="///",
-        label="q - p: drafts that are rejected",
-    )
-    ax.set_xticks(list(places))
-    ax.set_xlabel("token")
-    ax.set_ylabel("probability")
+    hatched = dict(color="none", edgecolor=ORANGE, hatch="///")
+    ax.bar(places, lost, bottom=kept, label="q - p: drafts that are rejected", **hatched)
+    ax.set(xticks=places, xlabel="token", ylabel="probability")
     ax.legend()
     return fig
 
@@ -160,12 +148,7 @@ def four_for_one(lab: Lab) -> None:
     by_method = decode_in_turn(engines, [BEGINNINGS["Ada"]], DRAWN, steps)
     plain, drafter = by_method["none"], by_method.pop("drafter")
     rows = [
-        [
-            name,
-            round(w.step_seconds / plain.step_seconds, 2),
-            round(w.tokens_per_step, 2),
-            round(speedup(w, plain), 2),
-        ]
+        [name, w.step_seconds / plain.step_seconds, w.tokens_per_step, speedup(w, plain)]
         for name, w in by_method.items()
     ]
     window = by_method["tales-draft, drawn drafts"]
@@ -224,7 +207,7 @@ def where_it_loses(lab: Lab) -> None:
             )
             measured[u, k] = speedup(windows["drafting"], windows["none"])
         best = max(drafts, key=lambda k: measured[u, k])
-        rows.append([u, *(round(measured[u, k], 2) for k in drafts), best])
+        rows.append([u, *(measured[u, k] for k in drafts), best])
     off = [abs(worked_out[key] / measured[key] - 1) for key in measured]
     gain = max(drafts, key=lambda k: measured[1, k])
     lab.predict(
@@ -256,16 +239,10 @@ def where_it_loses(lab: Lab) -> None:
         note=f"""Worked out from acceptance and step costs it was off by {max(off):.0%} at most, by
             {sorted(off)[len(off) // 2]:.0%} in the middle. Here {end}.""",
     )
-    lab.record(
-        acceptance=acceptance, loses_from=loses,
-        worked_out={f"{u} users, k={k}": v for (u, k), v in worked_out.items()},
-        measured={f"{u} users, k={k}": v for (u, k), v in measured.items()},
-    )  # fmt: skip
+    lab.record(acceptance=acceptance, measured={f"{u} users, k={k}": v for (u, k), v in measured.items()})
     where = f"tales with sampled drafts of tales-draft, temperature 1, {lab.where}"
-    lab.figure(
-        draw_speedups(users, drafts, acceptance, worked_out, measured, end, where),
-        "speculative_decoding",
-    )
+    fig = draw_speedups(users, drafts, acceptance, worked_out, measured, end, where)
+    lab.figure(fig, "speculative_decoding")
 
 
 def where_it_gains(lab: Lab) -> None:
@@ -273,7 +250,7 @@ def where_it_gains(lab: Lab) -> None:
     model, drafter, accepted = find_cost("h100x4:llama-3-70b"), find_cost("h100:llama-3.2-1b"), 0.7
     lab.title("Where it gains, computed")
     rows = [
-        [users, *(round(computed_speedup(model, drafter, users, k, accepted), 2) for k in (1, 2, 4))]
+        [users, *(computed_speedup(model, drafter, users, k, accepted) for k in (1, 2, 4))]
         for users in (1, 8, 64, 256)
     ]
     lab.table(
@@ -291,15 +268,12 @@ def speedup(drafted: Window, plain: Window) -> float:
     return drafted.tokens_per_second / plain.tokens_per_second
 
 
+Speedups = dict[tuple[int, int], float]  # by users and drafts
+
+
 def draw_speedups(
-    users: list[int],
-    drafts: list[int],
-    acceptance: list[float],
-    worked_out: dict,
-    measured: dict,
-    end: str,
-    where: str,
-) -> Any:
+    users: list[int], drafts: list[int], acceptance: list[float], worked_out: Speedups, measured: Speedups, end: str, where: str
+) -> Any:  # fmt: skip
     gain = max(measured[users[0], k] for k in drafts)
     fig, (left, right) = new_figure(
         f"The best k gives one request {gain:.2f} times the tokens per second; {end}",
@@ -311,10 +285,12 @@ def draw_speedups(
     left.bar(places, acceptance, color=BLUE, width=0.6)
     for place, share in zip(places, acceptance, strict=True):
         left.text(place, share + 0.01, f"{share:.2f}", ha="center", color=MUTED)
-    left.set_xticks(list(places))
-    left.set_ylim(0, 1)
-    left.set_xlabel("position of the draft")
-    left.set_ylabel("share accepted, with all before it")
+    left.set(
+        xticks=places,
+        ylim=(0, 1),
+        xlabel="position of the draft",
+        ylabel="share accepted, with all before it",
+    )
     left.set_title("Acceptance by position", loc="left", fontsize=10)
     shown = [drafts[0], drafts[len(drafts) // 2], drafts[-1]]
     for k, color in zip(dict.fromkeys(shown), (BLUE, ORANGE, GREEN)):
@@ -323,8 +299,7 @@ def draw_speedups(
     right.axhline(1, color=MUTED, lw=1)
     right.set_xscale("log", base=2)
     plain_numbers(right, "x")
-    right.set_xlabel("requests at a time")
-    right.set_ylabel("tokens per second / those without drafts")
+    right.set(xlabel="requests at a time", ylabel="tokens per second / those without drafts")
     right.set_title("Speed-up: measured (dots), computed (dashes)", loc="left", fontsize=10)
     right.legend()
     return fig

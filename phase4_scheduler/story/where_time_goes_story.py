@@ -2,19 +2,26 @@
 
 import statistics
 import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import nn
 
 from labkit.figures import COLORS, GREY, new_figure
 from labkit.lab import Lab
 from phase2_attention_kvcache.model import GPT2_124M, SamplingParams, Transformer
 from phase2_attention_kvcache.quantization.quantized_linear import quantize_model
-from phase3_paged_attention.paging import BlockManager, compiled_kernel
+from phase3_paged_attention.paging import BlockManager, PagedKVCache, compiled_kernel
 from phase4_scheduler.cpu import prepare
-from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig
-from phase4_scheduler.story.step_timer import PARTS, decoding_engine, time_decode
+from phase4_scheduler.cpu.linear import CPULinear
+from phase4_scheduler.engine import EngineConfig, LLMEngine, Request, Scheduler, SchedulerConfig
 
 CONTEXT = 256
+PARTS = (
+    "decide", "prepare", "linear layers", "attention", "norms and the rest", "head", "sample", "hand out",
+)  # fmt: skip
 Parts = dict[str, float]  # milliseconds of a step, by part
 
 
@@ -30,15 +37,16 @@ def two_changes(lab: Lab) -> Transformer:
     lab.title(f"A decode step at GPT-2's size, {lab.args.dtype}, {CONTEXT} tokens of context each")
     lab.say("""Before: keys and values of each user are copied together and then attended to, and the weights are handed over as they
         are. After: the kernel of phase 3 reads the keys where they lie, and the weights were packed once.""")
-    before = {
-        batch: time_decode(decoding_engine(plain, batch, CONTEXT, steps, use_kernel=False), steps)
-        for batch in lab.progress(batches, "before")
-    }
+
+    def times_of(model: Transformer, name: str, **how: bool) -> dict[int, Parts]:
+        return {
+            batch: time_decode(decoding_engine(model, batch, CONTEXT, steps, **how), steps)
+            for batch in lab.progress(batches, name)
+        }
+
+    before = times_of(plain, "before", use_kernel=False)
     model = prepare(plain)
-    after = {
-        batch: time_decode(decoding_engine(model, batch, CONTEXT, steps), steps)
-        for batch in lab.progress(batches, "after")
-    }
+    after = times_of(model, "after")
     show_parts(lab, before, "Before: milliseconds of a step, by part")
     show_parts(lab, after, "After: milliseconds of a step, by part")
     most = max(batches)
@@ -101,11 +109,9 @@ def users(batch: int) -> str:
 
 def show_parts(lab: Lab, parts: dict[int, Parts], title: str) -> None:
     last = parts[max(parts)]
-    rows = [
-        [part, *(round(times[part], 2) for times in parts.values()), f"{last[part] / sum(last.values()):.1%}"]
-        for part in PARTS
-    ]
-    rows.append(["together", *(round(sum(times.values()), 1) for times in parts.values()), ""])
+    share = {part: f"{last[part] / sum(last.values()):.1%}" for part in PARTS}
+    rows = [[part, *(times[part] for times in parts.values()), share[part]] for part in PARTS]
+    rows.append(["together", *(sum(times.values()) for times in parts.values()), ""])
     lab.table(title, ["part", *map(users, parts), "share, most users"], rows)
 
 
@@ -162,28 +168,99 @@ def growing_queue(lab: Lab) -> None:
     lab.table("Deciding a step for 64 running requests", ["waiting", "microseconds"], rows)
 
 
-def growing_context(lab: Lab, model: Transformer) -> None:
-    """Ten times the context: only attention takes longer."""
-    lab.title("Ten times the context")
-    steps = num_steps(lab)
-    contexts = (96, 960) if lab.quick else (96, 240, 480, 960)
-    parts = {
-        c: time_decode(decoding_engine(model, 16, c, steps), steps)
-        for c in lab.progress(contexts, "contexts")
-    }
-    first, last = parts[contexts[0]], parts[contexts[-1]]
-    lab.predict(
-        claim="context-attention-only",
-        question="share of the additional time that is attention, 10 times the context",
-        predicted=(0.5, 2),
-        between=True,
-        measured=(last["attention"] - first["attention"]) / (sum(last.values()) - sum(first.values())),
-        kind="timing",
-        note="More than 1: the other parts happened to be quicker the second time.",
-    )
-    lab.table(
-        "A step for 16 users, milliseconds",
-        ["context", "attention", "everything else", "together"],
-        [[c, t["attention"], sum(t.values()) - t["attention"], sum(t.values())] for c, t in parts.items()],
-    )
-    lab.record(by_context=parts)
+# ---------------------------------------------------------------------- a stopwatch around the parts of a running engine
+
+
+class StepTimer:
+    """Seconds by part. A part that calls another one is not charged for it.
+
+    >>> timer = StepTimer()
+    >>> timer.watch(engine.core.scheduler, "schedule", "decide")
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._watched: list[tuple[Any, str]] = []
+        self._inner: list[float] = []  # time spent in watched parts, by depth
+
+    def watch(self, owner: Any, method: str, part: str) -> None:
+        """From now on, charge calls of `owner.method` to `part`."""
+        original: Callable[..., Any] = getattr(owner, method)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._inner.append(0.0)
+            began = self._clock()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                spent = self._clock() - began
+                self.seconds[part] += spent - self._inner.pop()
+                if self._inner:
+                    self._inner[-1] += spent
+
+        setattr(owner, method, timed)
+        self._watched.append((owner, method))
+
+    def stop(self) -> None:
+        """Take the stopwatch off again. (What is watched hides the method of the class; so remove it.)"""
+        for owner, method in reversed(self._watched):
+            delattr(owner, method)
+        self._watched.clear()
+
+
+def watch_engine(engine: LLMEngine) -> StepTimer:
+    """Put a stopwatch around every part of a step."""
+    timer = StepTimer()
+    timer.watch(engine, "step", "hand out")  # what no other part claims
+    timer.watch(engine.core.scheduler, "schedule", "decide")
+    timer.watch(engine.core.scheduler, "update", "decide")
+    timer.watch(engine.core.runner, "execute", "prepare")
+    timer.watch(engine.core.runner.kv_cache, "begin_step", "prepare")
+    timer.watch(engine.model, "forward", "norms and the rest")
+    timer.watch(engine.core.runner.kv_cache, "attend", "attention")
+    timer.watch(engine.core.runner, "logits", "head")
+    timer.watch(engine.core.runner.sampler, "sample", "sample")
+    for block in engine.model.blocks:
+        for module in block.modules():
+            if isinstance(module, (nn.Linear, CPULinear)):
+                timer.watch(module, "forward", "linear layers")
+    return timer
+
+
+def decoding_engine(
+    model: Transformer, batch: int, context: int, steps: int, use_kernel: bool = True
+) -> LLMEngine:
+    """An engine in which `batch` requests of `context` tokens are about to decode.
+
+    Their prompts are not computed: keys and values are noise, since speed does not depend on them.
+    `use_kernel`: see `PagedKVCache`.
+    """
+    length = context + steps + 8
+    num_blocks = batch * -(-length // 16) + 1
+    limits = dict(max_num_seqs=batch, max_num_batched_tokens=batch * length, max_model_len=length)
+    config = EngineConfig(**limits, num_blocks=num_blocks, enable_prefix_caching=False)
+    cache = PagedKVCache(model.config, num_blocks, 16, model.dtype, model.device, use_kernel=use_kernel)
+    engine = LLMEngine(model, None, config, kv_cache=cache)
+    engine.core.runner.kv_cache.storage.data.normal_()
+    params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=steps + 4)
+    for i in range(batch):
+        engine.add_request(str(i), [(7 * i + j) % 8000 for j in range(context)], params)
+    hidden = torch.zeros(batch * context, model.config.d_model, dtype=model.dtype, device=model.device)
+    engine.core.runner.execute = lambda scheduled: hidden  # hides the method of the class ...
+    engine.step()
+    del engine.core.runner.execute  # ... and no longer
+    return engine
+
+
+def time_decode(engine: LLMEngine, steps: int) -> dict[str, float]:
+    """Median milliseconds of a decode step, by part."""
+    engine.step()  # warms up
+    timer = watch_engine(engine)
+    rows = []
+    for _ in range(steps):
+        timer.seconds.clear()
+        engine.step()
+        rows.append([1e3 * timer.seconds[part] for part in PARTS])
+    timer.stop()
+    return dict(zip(PARTS, torch.tensor(rows).median(dim=0).values.tolist(), strict=True))
