@@ -38,7 +38,8 @@ def tell_units(lab: Lab) -> None:
     fp16, fp8 = weight_bytes(llama, "FP16"), weight_bytes(llama, "FP8")
     lab.say("""A GB is 10^9 bytes, a GiB is 2^30 bytes, 7% more. Files are given in GB. Cards are labelled
         "GB" but built in GiB, and some keep a part for themselves: a "16 GB" T4 is built with 16 GiB, of
-        which 1/16 holds the check bits of its error correction (ECC). It offers 15 GiB, or 16.1 GB.""")
+        which 1/16 holds the check bits of its error correction (ECC). 15 GiB are left, or 16.1 GB. The driver reserves a part of them:
+        a program gets about 14.6 GiB.""")
 
     def left(card: Card, weights: float) -> float:
         return round((card.memory_bytes - weights) / GIB, 2)
@@ -56,8 +57,8 @@ def tell_units(lab: Lab) -> None:
         unit="GiB",
         tolerance=0.01,
         note=f"Predicted from '8.03 billion' on the model card, measured tensor by tensor: {both(fp16)}. The "
-        f"T4 offers {both(t4.memory_bytes)}: room for {tokens} tokens of KV cache, if nothing else had to be "
-        "there. To leave 1.1, a T4 would have to offer all its 16 GiB.",
+        f"T4 has {both(t4.memory_bytes)}: room for {tokens} tokens of KV cache, if nothing else had to be "
+        "there; but the driver reserves more. To leave 1.1, a T4 would have to offer all its 16 GiB.",
     )
     # On the device "meta" a tensor has a shape and takes no memory.
     table = torch.nn.Embedding(32000, 4096, dtype=torch.float16, device="meta").weight

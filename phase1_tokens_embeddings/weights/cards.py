@@ -16,8 +16,8 @@ class Card:
 
     Attributes:
         label_gb: the number in its name. It counts the memory that is built in, in units of 2^30 bytes.
-        memory_mib: memory that the driver offers (nvidia-smi), in MiB. GDDR cards of data centres keep 1/16 for
-            error correction, so a "16 GB" T4 offers 15 GiB.
+        memory_mib: total memory by nvidia-smi, in MiB. GDDR cards of data centres keep 1/16 for error correction, so
+            a "16 GB" T4 has 15 GiB. The driver reserves a part of it: torch sees 14.6 to 14.7 GiB of a T4.
         bandwidth_gb_s: memory bandwidth in 10^9 bytes per second.
         tensor_tflops: dense 16-bit matrix multiplication with 32-bit sums, 10^12 operations per second.
         multiprocessors: how many of them it has, each with its own registers and shared memory.

@@ -26,7 +26,7 @@ import numpy as np
 
 MOST_SPLITS = 128
 FEW_TILES = 4  # a context of so few is not cut
-REGISTERS = 65536  # of a multiprocessor, on every card since 2012
+REGISTERS = 65536  # of a multiprocessor, on every card from sm_50 on
 RESERVED_SHARED = 1024  # bytes of shared memory that the system takes from each program
 GOOD_ENOUGH = 0.85
 
