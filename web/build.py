@@ -1,11 +1,12 @@
 """Builds the page: python -m web.build. Static files in web/build/site, for any web server.
 
-1. Sections are taken out of the chapters and READMEs (texts.py), and written where Sphinx reads.
+1. Sections are put together from the chapters (texts.py), and written where Sphinx reads.
 2. Sphinx makes pages of them (conf.py, extension.py, theme/).
 3. What computes in the reader's browser is put beside them: the pieces with their data, the models with their weights.
 """
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ from web.glossary import read_glossary
 from web.ledger import ledger_page
 from web.on_page import PIECES, piece_of
 from web.pieces.tokens import tokenizer_data
-from web.texts import WEB, Linker, page_of_file, read_contents, take, text_of
+from web.texts import WEB, Linker, page_of_file, read_contents, text_of
 
 FOLDER = WEB / "build"
 MODELS = ("tales", "tales-draft")
@@ -44,7 +45,7 @@ def write_texts(source: Path) -> dict[str, str]:
     linker = Linker(contents)
     names = []
     for section in contents.sections:
-        text = "\n\n".join(linker.rewrite(text, file) for file, text in text_of(contents, section))
+        text = "\n\n".join(linker.rewrite(text, file) for file, text in text_of(section))
         write(section.name, f"# {section.title}\n\n{text}")
         names.append(section.name)
     for page in sorted((WEB / "pages").glob("*.md")):
@@ -89,14 +90,16 @@ def file_page(linker: Linker, path: str) -> str:
 def further_reading(linker: Linker) -> str:
     """What the README of each phase recommends at its end."""
     parts = []
-    for number, file in enumerate(
-        sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("phase*/README.md")), 1
-    ):
-        takeaways = take(linker.contents, file, "Key takeaways")
-        reading = takeaways.partition("**Further reading.** ")[2].partition("Then [Phase")[0]
-        if not reading:
-            raise ValueError(f"{file}: no **Further reading.** below its key takeaways")
-        parts.append(f"## Phase {number}\n\n{linker.rewrite(reading, file)}")
+    for number, readme in enumerate(sorted(ROOT.glob("phase*/README.md")), 1):
+        found = re.search(
+            r"\*\*Further reading\.\*\* (.+?)(Then \[Phase|\n## |\Z)",
+            readme.read_text(encoding="utf-8"),
+            re.DOTALL,
+        )
+        if found is None:
+            raise ValueError(f"{readme}: no **Further reading.** below its key takeaways")
+        text = linker.rewrite(found[1], readme.relative_to(ROOT).as_posix())
+        parts.append(f"## Phase {number}\n\n{text}")
     return "\n\n".join(parts)
 
 

@@ -59,7 +59,7 @@ def mark_terms(app: Sphinx, document: nodes.document) -> None:
     """
     if (section := app.config.web_sections.get(app.env.docname)) is None:
         return
-    terms = Terms(glossary(), app.config.web_ambiguous, {file for file, _ in section.texts})
+    terms = Terms(glossary(), app.config.web_ambiguous, section.texts)
     for text in list(document.findall(nodes.Text)):
         parent = text.parent
         if not prose(text):

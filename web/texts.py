@@ -1,6 +1,6 @@
-"""Takes sections out of Markdown files by their headings, and turns their links into links of the page.
+"""Puts the chapters together to sections, and turns their links into links of the page.
 
-The chapters of the phases and their READMEs are the only source of text. The build folder holds what Sphinx reads; it is
+The chapters of the phases are the only source of text. The build folder holds what Sphinx reads; it is
 generated and never edited.
 """
 
@@ -17,101 +17,64 @@ OUTSIDE = ("http://", "https://", "mailto:")
 
 
 @dataclass(frozen=True)
-class Heading:
-    """A heading of a Markdown file, and the lines that belong to it.
-
-    Attributes:
-        level: how many "#". line: where it stands. end: the line behind the last that stands below it, of its
-            subsections too.
-    """
-
-    level: int
-    title: str
-    line: int
-    end: int
-
-
-@dataclass(frozen=True)
 class Section:
-    """A section of the page: a line of the table in contents.toml."""
+    """A section of the page: a line of the table in contents.toml. texts: the files of its chapters."""
 
     number: int
     name: str
     title: str
-    texts: tuple[tuple[str, str], ...]  # file, heading; of a whole chapter its title
+    texts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Contents:
-    """contents.toml, read."""
+    """contents.toml, read. taken: the section of each chapter."""
 
     sections: tuple[Section, ...]
     ambiguous: frozenset[str]
-    taken: dict[tuple[str, str], Section] = field(default_factory=dict)  # (file, heading) -> where it stands
+    taken: dict[str, Section] = field(default_factory=dict)
 
 
 def read_contents(path: Path = WEB / "contents.toml") -> Contents:
-    """Read the table. "FILE: HEADING" is a part of a file, "FILE" the whole chapter.
+    """Read the table.
 
     Raises:
-        ValueError: a file or a heading that is not there, or one that two sections want.
+        ValueError: a chapter that is not there, or one that two sections want.
     """
     table = tomllib.loads(path.read_text(encoding="utf-8"))
-
-    def read(texts: list[str]) -> tuple[tuple[str, str], ...]:
-        found = []
-        for file, _, heading in (t.partition(": ") for t in texts):
-            titles = [h.title for h in headings_of(file)]
-            if heading and heading not in titles:
-                raise ValueError(f"{path.name}: {file} has no heading {heading!r}")
-            found.append((file, heading or titles[0]))
-        return tuple(found)
-
-    sections, taken = [], {}
-    for number, entry in enumerate(table["section"], 1):
-        sections.append(Section(number, entry["name"], entry["title"], read(entry["texts"])))
-        for file, heading in sections[-1].texts:
-            if (file, heading) in taken:
-                raise ValueError(f"two sections of {path.name} want {heading!r} of {file}")
-            taken[file, heading] = sections[-1]
-    return Contents(tuple(sections), frozenset(table["ambiguous"]), taken)
+    contents = Contents(
+        tuple(
+            Section(number, entry["name"], entry["title"], tuple(entry["texts"]))
+            for number, entry in enumerate(table["section"], 1)
+        ),
+        frozenset(table["ambiguous"]),
+    )
+    for section in contents.sections:
+        for file in section.texts:
+            if not (ROOT / file).is_file():
+                raise ValueError(f"{path.name}: there is no {file}")
+            if file in contents.taken:
+                raise ValueError(f"two sections of {path.name} want {file}")
+            contents.taken[file] = section
+    return contents
 
 
-def headings_of(file: str) -> list[Heading]:
-    """The headings of a Markdown file, those in code left out."""
-    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
-    found, in_code = [], False
+def chapter(file: str, below: int = 1) -> tuple[str, str]:
+    """The title of a chapter, and the text below it. Its headings will stand below a heading of level `below`."""
+    title, *lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    in_code = False
     for number, line in enumerate(lines):
         in_code ^= line.lstrip().startswith("```")
-        if not in_code and (match := re.match(r"(#+) (.+)", line)):
-            found.append((len(match[1]), match[2].strip(), number))
-    ends = [
-        next((line for level, _, line in found[i + 1 :] if level <= found[i][0]), len(lines))
-        for i in range(len(found))
-    ]
-    return [Heading(*heading, end) for heading, end in zip(found, ends, strict=True)]
+        if not in_code and line.startswith("##"):
+            lines[number] = "#" * (below - 1) + line
+    return title.removeprefix("# "), "\n".join(lines).strip("\n")
 
 
-def text_of(contents: Contents, section: Section) -> list[tuple[str, str]]:
-    """The texts of a section, each with its file. Of several each keeps its heading."""
+def text_of(section: Section) -> list[tuple[str, str]]:
+    """The texts of a section, each with its file. Of several each keeps its title."""
     if len(section.texts) == 1:
-        ((file, title),) = section.texts
-        return [(file, take(contents, file, title))]
-    return [(file, f"## {title}\n\n{take(contents, file, title, below=2)}") for file, title in section.texts]
-
-
-def take(contents: Contents, file: str, title: str, below: int = 1) -> str:
-    """The text below a heading, without what other sections take. It will stand below a heading of level `below`."""
-    headings = headings_of(file)
-    heading = next(h for h in headings if h.title == title)
-    lines: list[str | None] = list((ROOT / file).read_text(encoding="utf-8").splitlines())
-    for other in headings:
-        inside = heading.line < other.line < heading.end
-        if inside and (file, other.title) in contents.taken:
-            lines[other.line : other.end] = [None] * (other.end - other.line)
-        elif inside:
-            lines[other.line] = "#" * (other.level - heading.level + below) + " " + other.title
-    return "\n".join(line for line in lines[heading.line + 1 : heading.end] if line is not None).strip("\n")
+        return [(file, chapter(file)[1]) for file in section.texts]
+    return [(file, "## {}\n\n{}".format(*chapter(file, below=2))) for file in section.texts]
 
 
 # What the Linker looks at, each part of a text once. So nothing that was rewritten is rewritten again.
@@ -129,7 +92,7 @@ class Linker:
     """Rewrites the links of a text, and collects the files that the page has to bring along.
 
     Args:
-        contents: says which heading is on which page.
+        contents: says which chapter is on which page.
     """
 
     def __init__(self, contents: Contents) -> None:
@@ -164,19 +127,12 @@ class Linker:
         return self._file(path) + (f"#{anchor}" if anchor else "")
 
     def _section(self, file: str, anchor: str) -> str | None:
-        """The place on the page of the heading that an anchor names; without an anchor, of the file's first heading there."""
-        headings = headings_of(file)
-        named = next((h for h in headings if anchor and slug(h.title) == anchor), None)
-        if anchor and named is None:
+        """The place of a chapter on the page; None if no section has it."""
+        if (section := self.contents.taken.get(file)) is None:
             return None
-        around = [h for h in reversed(headings) if named and h.line <= named.line < h.end]
-        for heading in around or headings:  # from the innermost outwards
-            if section := self.contents.taken.get((file, heading.title)):
-                if named not in (None, heading):
-                    return f"/{section.name}.md#{anchor}"
-                within = f"#{slug(heading.title)}" if (file, heading.title) != section.texts[0] else ""
-                return f"/{section.name}.md{within}"
-        return None
+        if not anchor and file != section.texts[0]:
+            anchor = slug(chapter(file)[0])
+        return f"/{section.name}.md" + (f"#{anchor}" if anchor else "")
 
     def _file(self, path: str) -> str:
         self.files[path] = None

@@ -108,7 +108,8 @@ def predict_layout(lab: Lab, header: GGUFHeader) -> None:
         "file-layout",
         "GGUF: do architecture, vocabulary and hyperparameters all stand before the first weight?",
         predicted=True,
-        measured=model_box.tells_all_first(header),
+        measured=sum(header.metadata_bytes.values()) < header.data_start
+        and not model_box.missing_keys(header),
         note=f"{header.data_start:,} bytes describe the model; the other "
         f"{header.file_bytes - header.data_start:,} are its weights.",
     )

@@ -54,17 +54,12 @@ class Density:
         return self.characters / self.tokens
 
 
-def measure_density(tok: Tokenizer, text: str, parts: int = PARTS) -> Density:
-    """Measure a text as a whole, and cut into `parts` equal parts.
+def measure_density(tok: Tokenizer, text: str) -> Density:
+    """Measure a text of at least `PARTS` characters as a whole, and cut into `PARTS` equal parts.
 
     A character is what Python's `len` counts, a Unicode code point.
-
-    Raises:
-        ValueError: the text has fewer characters than `parts`.
     """
-    if len(text) < parts:
-        raise ValueError(f"a text of {len(text)} characters cannot be cut into {parts} parts")
-    cuts = [i * len(text) // parts for i in range(parts + 1)]
+    cuts = [i * len(text) // PARTS for i in range(PARTS + 1)]
     spread = [(end - start) / len(tok.encode(text[start:end])) for start, end in pairwise(cuts)]
     return Density(len(text), len(tok.encode(text)), min(spread), max(spread))
 

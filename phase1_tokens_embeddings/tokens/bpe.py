@@ -70,13 +70,13 @@ def compile_split(pattern: str) -> regex.Pattern[str]:
     raise ValueError(f"the split pattern {quoted(pattern)} cannot be used: {fault}")
 
 
-def count_words(texts: Iterable[str], split_pattern: str = GPT2_SPLIT_PATTERN) -> Counter[str]:
-    """Cut texts into pieces and count them.
+def count_words(texts: Iterable[str]) -> Counter[str]:
+    """Cut texts into pieces as GPT-2 does, and count them.
 
     Training then works on distinct pieces, not on the text: "the" is looked at once, with weight
     100,000. This alone makes training hundreds of times faster.
     """
-    split = compile_split(split_pattern)
+    split = regex.compile(GPT2_SPLIT_PATTERN)
     words: Counter[str] = Counter()
     for text in texts:
         words.update(split_words(split, without_lone_surrogates(text)))

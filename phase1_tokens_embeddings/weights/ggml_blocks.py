@@ -19,9 +19,14 @@ A small worked example, Q4_0. The weight of largest size is -0.8. It gets the co
     stored    0      11     8      3        (+ 8, so that 4 bits without a sign hold them)
     back      -0.8   0.3    0.0    -0.5
 
-Source: `ggml-common.h` and `ggml-quants.c` of llama.cpp; the package `gguf` computes the same with numpy.
+Reading is written out here: a layer whose weights stay packed does it in each step, on any device. Writing is the package
+`gguf`'s.
+
+Source: `ggml-common.h` and `ggml-quants.c` of llama.cpp.
 """
 
+import gguf
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -55,7 +60,7 @@ def dequantize_blocks(kind: str, data: Tensor) -> Tensor:
 
 
 def quantize_blocks(kind: str, weight: Tensor) -> Tensor:
-    """Rows of weights, packed.
+    """Rows of weights, packed by the package `gguf`.
 
     Args:
         kind: one of WRITABLE.
@@ -67,19 +72,16 @@ def quantize_blocks(kind: str, weight: Tensor) -> Tensor:
     Raises:
         ValueError: another kind, rows that do not divide into blocks, or weights that are no numbers.
     """
-    if kind in PLAIN:
-        return weight.to(PLAIN[kind]).contiguous().view(torch.uint8)
     if kind not in WRITABLE:
         raise ValueError(f"{kind} is not written here: {', '.join(WRITABLE)} are")
-    size = BLOCKS[kind].size
-    if weight.shape[-1] % size:
+    if weight.shape[-1] % (size := BLOCKS[kind].size):
         raise ValueError(
             f"a row of {weight.shape[-1]} weights does not divide into {kind} blocks of {size}: use F16"
         )
-    if not weight.isfinite().all():
+    if kind not in PLAIN and not weight.isfinite().all():
         raise ValueError("some weights are NaN or infinite: no scale fits them")
-    blocks = weight.float().unflatten(-1, (-1, size))
-    return (_to_q8_0(blocks) if kind == "Q8_0" else _to_q4_0(blocks)).flatten(-2)
+    packed = gguf.quants.quantize(weight.float().contiguous().cpu().numpy(), gguf.GGMLQuantizationType[kind])
+    return torch.from_numpy(packed.view(np.uint8)).to(weight.device)
 
 
 def scales_of_blocks(kind: str, data: Tensor) -> Tensor:
@@ -116,26 +118,8 @@ def _as(part: Tensor, dtype: torch.dtype) -> Tensor:
     return part.contiguous().view(dtype)
 
 
-def _to_q8_0(blocks: Tensor) -> Tensor:
-    scale = blocks.abs().amax(-1, keepdim=True) / 127
-    scaled = blocks * torch.where(scale == 0, 0, 1 / scale)
-    size = (
-        scaled.abs()
-    )  # rounded with halves away from 0, as C does; torch.round takes halves to the even number
-    codes = scaled.sign() * (size.floor() + (2 * (size - size.floor())).floor())
-    return torch.cat((_as(scale.half(), torch.uint8), _as(codes.to(torch.int8), torch.uint8)), dim=-1)
-
-
 def _from_q8_0(blocks: Tensor) -> Tensor:
     return _as(blocks[..., 2:], torch.int8).float() * _as(blocks[..., :2], torch.float16).float()
-
-
-def _to_q4_0(blocks: Tensor) -> Tensor:
-    # The weight of largest size becomes -8, the end of the range that reaches further. So a scale may be negative.
-    largest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
-    scale = largest / -8
-    codes = (blocks * torch.where(scale == 0, 0, 1 / scale) + 8.5).trunc().clamp(0, 15)
-    return torch.cat((_as(scale.half(), torch.uint8), pack_nibbles(codes)), dim=-1)
 
 
 def _from_q4_0(blocks: Tensor) -> Tensor:

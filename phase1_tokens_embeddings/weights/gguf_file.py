@@ -16,12 +16,12 @@ Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md and `gguf.cpp`
 
 import mmap
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gguf
 import numpy as np
 
 from labkit.foreign import quoted, visible
@@ -42,24 +42,12 @@ class BlockType(NamedTuple):
 
 
 # Quantised numbers come in blocks that share a scale, so a size in bytes exists per block only.
-GGML_TYPES: Mapping[int, BlockType] = {
-    0: BlockType("F32", 1, 4), 1: BlockType("F16", 1, 2), 28: BlockType("F64", 1, 8),
-    24: BlockType("I8", 1, 1), 25: BlockType("I16", 1, 2), 26: BlockType("I32", 1, 4),
-    27: BlockType("I64", 1, 8), 30: BlockType("BF16", 1, 2), 39: BlockType("MXFP4", 32, 17),
-    2: BlockType("Q4_0", 32, 18), 3: BlockType("Q4_1", 32, 20), 6: BlockType("Q5_0", 32, 22),
-    7: BlockType("Q5_1", 32, 24), 8: BlockType("Q8_0", 32, 34), 9: BlockType("Q8_1", 32, 40),
-    10: BlockType("Q2_K", 256, 84), 11: BlockType("Q3_K", 256, 110), 12: BlockType("Q4_K", 256, 144),
-    13: BlockType("Q5_K", 256, 176), 14: BlockType("Q6_K", 256, 210), 15: BlockType("Q8_K", 256, 292),
-    16: BlockType("IQ2_XXS", 256, 66), 17: BlockType("IQ2_XS", 256, 74), 18: BlockType("IQ3_XXS", 256, 98),
-    19: BlockType("IQ1_S", 256, 50), 20: BlockType("IQ4_NL", 32, 18), 21: BlockType("IQ3_S", 256, 110),
-    22: BlockType("IQ2_S", 256, 82), 23: BlockType("IQ4_XS", 256, 136), 29: BlockType("IQ1_M", 256, 56),
-    34: BlockType("TQ1_0", 256, 54), 35: BlockType("TQ2_0", 256, 66),
-}  # fmt: skip
+GGML_TYPES = {int(kind): BlockType(kind.name, *sizes) for kind, sizes in gguf.GGML_QUANT_SIZES.items()}
 """Number of the type in the file -> its name and block."""
 
 # Kinds of metadata values: number in the file -> struct letter. 8 is a string, 9 a list.
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-UINT32, STRING, ARRAY = 4, 8, 9
+STRING, ARRAY = 8, 9
 
 
 class GGUFTensor(NamedTuple):
@@ -136,11 +124,6 @@ class _Cursor:
 
     def number(self, letter: str, what: str) -> Any:
         """One number of the kind that `struct` calls by this letter."""
-        if letter == "?":
-            (value,) = self.bytes(1, what)
-            if value > 1:
-                raise ValueError(f"{what} is {value}: yes or no is stored as 1 or 0")
-            return bool(value)
         return struct.unpack("<" + letter, self.bytes(struct.calcsize("<" + letter), what))[0]
 
     def text(self, what: str, limit: int | None = None) -> str:
@@ -172,15 +155,11 @@ def _read(cursor: _Cursor) -> GGUFHeader:
         if key in metadata:
             raise ValueError(f"the key {quoted(key)} occurs twice")
         kind = cursor.number("I", f"the kind of key {quoted(key)}")
-        if key == "general.alignment" and kind != UINT32:
-            raise ValueError(
-                f"general.alignment is of kind {kind}: the format asks for kind {UINT32}, UINT32"
-            )
         metadata[key] = _read_value(cursor, kind, f"key {quoted(key)}")
         metadata_bytes[key] = cursor.at - begin
 
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-    if alignment < 1 or alignment & (alignment - 1):
+    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise ValueError(f"general.alignment is {quoted(alignment)}: a power of two is needed")
 
     tensors: dict[str, GGUFTensor] = {}
@@ -211,16 +190,10 @@ def _read_value(cursor: _Cursor, kind: int, what: str) -> Any:
         cursor.need(8 * count, f"{what}, a list of {count} texts,")  # an empty text takes 8 bytes: its length
         return [cursor.text(what) for _ in range(count)]
     if kind in SCALARS:
-        dtype = np.dtype("u1" if kind == 7 else SCALARS[kind]).newbyteorder("<")
+        dtype = np.dtype(SCALARS[kind]).newbyteorder("<")
         cursor.need(count * dtype.itemsize, f"{what}, a list of {count} numbers,")
-        values = np.frombuffer(cursor.bytes(count * dtype.itemsize, what), dtype)
-        if kind == 7 and count and values.max() > 1:
-            raise ValueError(f"{what} holds {values.max()}: yes or no is stored as 1 or 0")
-        return values.astype(bool) if kind == 7 else values
-    if kind == ARRAY:
-        # The format allows it, no known model uses it, llama.cpp refuses it. Following it would let a file
-        # of a few kilobytes send the reader thousands of levels deep.
-        raise ValueError(f"{what} is a list of lists: not supported")
+        return np.frombuffer(cursor.bytes(count * dtype.itemsize, what), dtype)
+    # Lists of lists are among them, as with llama.cpp: a short file could nest them thousands of levels deep.
     raise ValueError(f"{what} is a list of the unknown kind {kind}")
 
 

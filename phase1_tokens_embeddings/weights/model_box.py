@@ -154,9 +154,3 @@ def missing_keys(header: GGUFHeader) -> list[str]:
     arch = arch if isinstance(arch, str) else "ARCHITECTURE"
     needed = ["general.architecture", f"{arch}.block_count", "tokenizer.ggml.tokens"]
     return [key for key in needed if key not in header.metadata]
-
-
-def tells_all_first(header: GGUFHeader) -> bool:
-    """True if architecture, hyperparameters and vocabulary all stand before the first number of a tensor."""
-    end_of_keys = 24 + sum(header.metadata_bytes.values())
-    return not missing_keys(header) and end_of_keys <= header.data_start

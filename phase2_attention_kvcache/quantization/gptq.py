@@ -72,13 +72,11 @@ def gptq_int4(weight: Tensor, hessian: Tensor) -> QuantizedWeight:
 
 
 @torch.inference_mode()
-def quantize_model_gptq(
-    model: nn.Module, texts: Sequence[Sequence[int]], table_method: str = "int8"
-) -> nn.Module:
+def quantize_model_gptq(model: nn.Module, texts: Sequence[Sequence[int]]) -> nn.Module:
     """Turn the blocks of a `Transformer` into int4 with GPTQ, in place, one after the other. Returns the model.
 
     A block is calibrated behind the blocks before it as they are by then, in few bits: it meets their errors too. The
-    token table is rounded, by `table_method`: a token looks up one row, so there are no inputs that go together.
+    token table is rounded to int8: a token looks up one row, so there are no inputs that go together.
 
     Args:
         texts: token ids of some calibration texts, each no longer than the context.
@@ -90,7 +88,7 @@ def quantize_model_gptq(
         raise ValueError(
             "GPTQ needs inputs of every layer, and some experts would see none: round to the nearest"
         )
-    quantize_table(model, table_method)
+    quantize_table(model, "int8")
     for block in model.blocks:
         layers = {name: module for name, module in block.named_modules() if isinstance(module, nn.Linear)}
         hessians = measure_inputs(model, layers, texts)

@@ -63,7 +63,11 @@ def softmax(row: Sequence[float]) -> list[float]:
 
 def attention_by_hand(x: Matrix, w_q: Matrix, w_k: Matrix, w_v: Matrix) -> Steps:
     """One attention head over the words `x` [N, d_model], step by step."""
-    q, k, v = matmul(x, w_q), matmul(x, w_k), matmul(x, w_v)
+    return steps_from(matmul(x, w_q), matmul(x, w_k), matmul(x, w_v))
+
+
+def steps_from(q: Matrix, k: Matrix, v: Matrix) -> Steps:
+    """The steps from queries, keys and values, [N, d] each, to the output."""
     raw = matmul(q, list(zip(*k)))  # zip(*k): the columns of K as rows
     scaled = [[s / math.sqrt(len(q[0])) for s in row] for row in raw]
     masked = [[s if j <= i else -math.inf for j, s in enumerate(row)] for i, row in enumerate(scaled)]

@@ -51,22 +51,12 @@ def tell_trained_without(lab: Lab) -> None:
 def tell_published(lab: Lab) -> None:
     """Published results on larger models."""
     lab.table(
-        "One choice at a time, published",
+        "One choice at a time, published (T5: without it, with it)",
         ["choice", "without", "with", "what was compared"],
         [
-            [
-                "gates in the MLP",
-                "1.679 (GELU)",
-                "1.636 (SwiGLU)",
-                "T5 base, log-perplexity, lower is better",
-            ],
-            [
-                "grouped heads",
-                "47.2, 1.51 s",
-                "47.1, 0.28 s",
-                "T5 XXL, mean score, time of an answer; 8 groups",
-            ],
-            ["one KV head for all", "47.2, 1.51 s", "46.6, 0.24 s", "the same"],
+            ("gates in the MLP", "1.679 (GELU)", "1.636 (SwiGLU)", "base, log-perplexity, lower is better"),
+            ("grouped heads", "47.2, 1.51 s", "47.1, 0.28 s", "XXL, mean score, time of an answer; 8 groups"),
+            ("one KV head for all", "47.2, 1.51 s", "46.6, 0.24 s", "the same"),
         ],
         note="Not measured here. Shazeer 2020 (GLU Variants), table 1, after 524,288 steps; Ainslie et al. 2023 (GQA), table 1. "
         "Groups keep the quality and nearly all of the speed: most families have had them since.",

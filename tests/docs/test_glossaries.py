@@ -5,23 +5,19 @@ an earlier phase has the term in its own glossary. Headings, tables, code, figur
 """
 
 import re
-import tomllib
 
 import pytest
 
 from labkit.catalog import SCRIPTS, chapters_of, glossary_of
-from labkit.paths import ROOT
 from web.glossary import pattern, read_glossary
 
 PHASES = list(SCRIPTS)
-ORDINARY = set(tomllib.loads((ROOT / "web" / "contents.toml").read_text(encoding="utf-8"))["ambiguous"])
 
 
 def text_and_glossary(phase: str) -> tuple[list[str], list[str]]:
     """The paragraphs of the chapters, and the terms of the glossary."""
     sections = "\n\n".join(c.read_text(encoding="utf-8") for c in chapters_of(phase))
     sections = re.sub(r"```.*?```|^\*Level: .*?$", "", sections, flags=re.DOTALL | re.MULTILINE)
-    sections = re.sub(r"\]\((\.\./)+phase(\d)_[^)]*\)", r" (phase \2) ", sections)  # points to another phase
     sections = re.sub(r"\$\$.+?\$\$|\$\S(?:[^$\n]*\S)?\$(?!\d)", " ", sections, flags=re.DOTALL)
     sections = re.sub(r"`[^`\n]*`|!\[[^]]*\]|\]\([^)]*\)|<[^>]*>", " ", sections)
     plain = [p for p in re.split(r"\n\s*\n|\n(?=[-*] |\d+\. )", sections) if p.strip()]
@@ -38,21 +34,6 @@ def sets_apart(paragraph: str, term: str) -> bool:
 
 def first_with(term: str, paragraphs: list[str]) -> str | None:
     return next((p for p in paragraphs if pattern(term).search(p)), None)
-
-
-@pytest.mark.parametrize("phase", PHASES)
-def test_no_earlier_phase_uses_a_term_without_explaining_it(phase):
-    """Unless it is an ordinary word as well, or the paragraph points to a later phase."""
-    at = PHASES.index(phase)
-    for term in text_and_glossary(phase)[1]:
-        for earlier in PHASES[:at]:
-            paragraphs, explained = text_and_glossary(earlier)
-            first = None if term.lower() in ORDINARY else first_with(term, paragraphs)
-            if term.lower() in map(str.lower, explained) or (first and sets_apart(first, term)):
-                break
-            assert first is None or re.search(r"phase \d", first, re.IGNORECASE), (
-                f"{earlier}: {term!r} in\n{first}"
-            )
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -29,10 +29,3 @@ def test_actors_are_named_and_terms_are_the_fields(folder):
     found = [word for text in texts for word in marked(text)]
     words = sum(map(words_of, texts))
     assert 1000 * len(found) <= PER_THOUSAND * words, f"{found} in {words:,} words"
-
-
-def test_a_pronoun_or_a_private_word_is_found():
-    assert marked("Nobody waits. `nobody` is a name.") == ["Nobody"]
-    assert marked("The seats are taken, and those who wait see the knee.") == ["seats", "those who", "knee"]
-    assert marked("    code\n\nA page after code for whoever reads.") == ["whoever"]
-    assert marked("The scheduler preempts the request that was admitted last.") == []

@@ -1,6 +1,5 @@
 """The scripts of the phase: their claims hold, they take any model, and a mistake gets one line."""
 
-import json
 import shutil
 
 import gguf
@@ -99,29 +98,20 @@ def test_memory_equation_for_any_model_and_card(run, tmp_path, argv, shown):
     ("script", "argv", "message"),
     [
         (embedding_explorer, ["--model", "{tmp}/nothing"], "no model folder"),
-        (embedding_explorer, ["--model", "{tmp}/damaged"], "announces a header"),
         (embedding_explorer, ["--model", "{tmp}"], "no config.json"),
         (embedding_explorer, ["--word", "photosynthesis"], "'photosynthesis' is not one token"),
         (model_file_anatomy, ["--file", "nowhere.gguf"], "no file at nowhere.gguf"),
         (model_file_anatomy, ["--file", "model.bin"], "unknown ending"),
         (model_file_anatomy, ["--model", "{tmp}/bare"], "no model.safetensors"),
         (model_file_anatomy, ["--model", "{tmp}/two"], "files of two models"),
-        (gpu_memory_equation, ["--model", "{tmp}/deep"], "n_layer is 1000000000, a whole number"),
         (gpu_memory_equation, ["--model", "llama-9"], "unknown model 'llama-9'"),
         (gpu_memory_equation, ["--card", "t5"], "unknown card 't5'"),
-        (gpu_memory_equation, ["--context", "0"], "0 is out of range: 1 to"),
         (gpu_memory_equation, ["--context", "9000"], "llama-3-8b reads at most 8,192 tokens"),
-        (gpu_memory_equation, ["--usable", "2"], "2 is out of range: 0.01 to 1"),
     ],
 )
 def test_a_mistake_ends_in_one_line(mistake_of, script, argv, message, tmp_path):
-    for name in ("bare", "damaged"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text((find_model("tales") / "config.json").read_text())
-    (tmp_path / "damaged" / "model.safetensors").write_bytes(b"\xff" * 100)
-    config = json.loads((find_model("tales") / "config.json").read_text())
+    (tmp_path / "bare").mkdir()
+    shutil.copy(find_model("tales") / "config.json", tmp_path / "bare")
     shutil.copytree(find_model("tales"), tmp_path / "two")
-    (tmp_path / "two" / "config.json").write_text(json.dumps(config | {"n_layer": config["n_layer"] + 1}))
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "config.json").write_text(json.dumps(config | {"n_layer": 10**9}))
+    shutil.copy(find_model("tales-draft") / "config.json", tmp_path / "two")
     assert message in mistake_of(script, *(a.format(tmp=tmp_path) for a in argv))

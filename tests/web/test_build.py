@@ -35,8 +35,8 @@ def source(tmp_path):
 
 @pytest.fixture
 def one_section(monkeypatch):
-    section = Section(1, "tokens", "Tokens", (("phase1_tokens_embeddings/chapters/02-tokens.md", "x"),))
-    monkeypatch.setattr("web.extension.read_contents", lambda: Contents((section,), frozenset(), ""))
+    section = Section(1, "tokens", "Tokens", ("phase1_tokens_embeddings/chapters/02-tokens.md",))
+    monkeypatch.setattr("web.extension.read_contents", lambda: Contents((section,), frozenset()))
 
 
 @pytest.mark.proof

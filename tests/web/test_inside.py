@@ -66,7 +66,7 @@ def test_a_head_number_by_number(piece_on, model, ids):
 
 
 def test_drawers_that_open_on_a_text_of_the_readers(piece_on, model, ids):
-    page, piece = piece_on("mlp", "drawers")
+    page, piece = piece_on("stacking", "drawers")
     piece.get_by_label("text", exact=True).fill(TEXT)
     page.wait_for_function(f"document.querySelectorAll('.dra .text button').length === {len(ids)}")
     tok = BPETokenizer.from_file(find_model("tales") / "tokenizer.json")

@@ -8,8 +8,6 @@ import torch
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import NoCache, Transformer, generate_cached
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.truncation import to_probs
 from tests.web.hostile import HOSTILE
 from web.build import MODELS
 
@@ -87,35 +85,9 @@ def test_200_greedy_tokens_are_pythons(model_page, model, tok, name):
     assert said == generate_cached(model, ids, 200).token_ids
 
 
-SETTINGS = [
-    {"temperature": 0.7},
-    {"temperature": 0},
-    {"temperature": 1e-3},
-    {"top_k": 5},
-    {"top_p": 0.6},
-    {"min_p": 0.05},
-    {"temperature": 1.5, "top_k": 40, "top_p": 0.9, "min_p": 0.02},
-    {"top_p": 1e-9},
-]
-
-
-def test_sampling_is_pythons(model_page):
-    logits = torch.randn(4, 300, generator=torch.Generator().manual_seed(0)) * 3
-    logits[0, :20] = logits[0, 0]  # equals
-    page = model_page()
-    for row in logits:
-        for settings in SETTINGS:
-            params = SamplingParams(**settings)
-            want = to_probs(row[None], [params])[0]
-            if params.greedy:
-                want = torch.zeros_like(row)
-                want[row.argmax()] = 1
-            got = page.evaluate(
-                "([row, settings]) => Array.from(sampling.toProbs(Float32Array.from(row), settings))",
-                [row.tolist(), settings],
-            )
-            assert torch.allclose(torch.tensor(got, dtype=torch.float32), want, atol=1e-5), settings
-    probs = [0.0, 0.25, 0.5, 0.0, 0.25]
+def test_a_token_is_drawn_in_proportion_to_its_probability(model_page):
+    """(The probabilities themselves: test_pieces_on_page.py.)"""
+    page, probs = model_page(), [0.0, 0.25, 0.5, 0.0, 0.25]
     for point, token in [(0, 1), (0.2499, 1), (0.25, 2), (0.7499, 2), (0.75, 4), (0.9999, 4)]:
         assert page.evaluate("([p, at]) => sampling.draw(p, at)", [probs, point]) == token
 

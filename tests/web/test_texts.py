@@ -1,4 +1,4 @@
-"""The texts of the page: taken from the chapters and READMEs, each once, with links that lead somewhere and terms that are explained."""
+"""The texts of the page: the chapters, each once, with links that lead somewhere and terms that are explained."""
 
 import re
 
@@ -8,20 +8,15 @@ from labkit.catalog import SCRIPTS, glossary_of
 from web import texts
 from web.glossary import Entry, Terms, pattern, read_glossary
 from web.on_page import PIECES
-from web.texts import WEB, Contents, Linker, Section, headings_of, read_contents, take, text_of
-
-
-@pytest.fixture(scope="module")
-def contents():
-    return read_contents()
+from web.texts import WEB, Contents, Linker, read_contents, text_of
 
 
 @pytest.fixture
-def readme(tmp_path, monkeypatch):
-    """readme(text) writes phase1_x/README.md where texts.py looks for it."""
+def written(tmp_path, monkeypatch):
+    """written(name, text) writes a file where texts.py looks for it."""
     monkeypatch.setattr(texts, "ROOT", tmp_path)
 
-    def write(text: str, name: str = "phase1_x/README.md") -> str:
+    def write(name: str, text: str) -> str:
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
@@ -30,85 +25,60 @@ def readme(tmp_path, monkeypatch):
     return write
 
 
-def table(tmp_path, *entries: str):
-    """A table with the sections a, b, ...; each entry is FILE: HEADING."""
-    file = tmp_path / "contents.toml"
-    sections = [
-        f'[[section]]\nname = "{name}"\ntitle = "T"\ntexts = ["{entry}"]'
-        for name, entry in zip("abc", entries)
-    ]
-    file.write_text("ambiguous = []\n" + "\n".join(sections), encoding="utf-8")
-    return read_contents(file)
+@pytest.fixture
+def table(tmp_path):
+    """table(a=[FILE, ...], b=...) is a table of contents with these sections."""
+
+    def write(**sections: list[str]) -> Contents:
+        entries = [
+            f'[[section]]\nname = "{n}"\ntitle = "T"\ntexts = {texts}' for n, texts in sections.items()
+        ]
+        file = tmp_path / "contents.toml"
+        file.write_text("ambiguous = []\n" + "\n".join(entries), encoding="utf-8")
+        return read_contents(file)
+
+    return write
 
 
-def test_a_text_ends_where_its_heading_ends_and_code_has_no_headings(readme, tmp_path):
-    file = readme("# T\n\n## A\n\none\n\n```\n# no heading\n```\n\n### A1\n\ntwo\n\n## B\n\nthree\n")
-    assert [h.title for h in headings_of(file)] == ["T", "A", "A1", "B"]
-    contents = table(tmp_path, f"{file}: A")
-    assert take(contents, file, "A") == "one\n\n```\n# no heading\n```\n\n## A1\n\ntwo"
-
-
-def test_of_several_texts_each_keeps_its_heading(readme):
-    file = readme("## A\n\none\n\n### A1\n\ntwo\n\n## B\n\nthree\n")
-    one, both = (Section(1, "a", "T", tuple((file, h) for h in hs)) for hs in ("A", "AB"))
-    contents = Contents((), frozenset())
-    assert text_of(contents, one) == [(file, "one\n\n## A1\n\ntwo")]
-    assert text_of(contents, both) == [(file, "## A\n\none\n\n### A1\n\ntwo"), (file, "## B\n\nthree")]
-
-
-def test_a_text_may_be_a_whole_chapter(readme, tmp_path):
-    file = readme("# Blocks\n\n*Level: core*\n\none\n\n## A table\n\ntwo\n", "phase3_x/chapters/02-blocks.md")
-    other = readme("# Hits\n\nsee [it](02-blocks.md#a-table)\n\n## A chain\n", "phase3_x/chapters/03-hits.md")
-    toml = tmp_path / "contents.toml"
-    toml.write_text(
-        f'ambiguous = []\n[[section]]\nname = "one"\ntitle = "T"\ntexts = ["{file}"]\n'
-        f'[[section]]\nname = "both"\ntitle = "T"\ntexts = ["{readme("## B", "phase3_x/README.md")}: B", "{other}"]\n',
-        encoding="utf-8",
+def test_a_section_is_its_chapters_and_of_several_each_keeps_its_title(written, table):
+    one = written(
+        "phase3_x/chapters/02-a.md", "# A\n\n*Level: core*\n\n```\n## no heading\n```\n\n## A1\n\ntwo\n"
     )
-    contents = read_contents(toml)
-    assert text_of(contents, contents.sections[0]) == [(file, "*Level: core*\n\none\n\n## A table\n\ntwo")]
-    assert text_of(contents, contents.sections[1])[1][1].startswith("## Hits\n\nsee")
-    linker = Linker(contents)
-    for target, place in (
-        ("02-blocks.md", "/one.md"),
-        ("02-blocks.md#a-table", "/one.md#a-table"),
-        ("03-hits.md", "/both.md#hits"),
-        ("03-hits.md#a-chain", "/both.md#a-chain"),
-        ("../README.md", "/both.md"),
-        ("glossary.md", "/glossary.md"),
-    ):
-        assert linker.target(target, file) == place
-    assert linker.files == {}
+    other = written("phase3_x/chapters/03-b.md", "# B\n\nthree\n\n## B1\n")
+    section, both = table(a=[one], b=[written("c.md", "# C\n"), other]).sections
+    assert text_of(section) == [(one, "*Level: core*\n\n```\n## no heading\n```\n\n## A1\n\ntwo")]
+    assert text_of(both) == [("c.md", "## C\n\n"), (other, "## B\n\nthree\n\n### B1")]
 
 
-@pytest.mark.parametrize("entries, says", [(["A", "A"], "two sections"), (["C"], "no heading 'C'")])
-def test_a_wrong_table_is_refused(readme, tmp_path, entries, says):
-    file = readme("## A\n\none\n")
-    with pytest.raises(ValueError, match=says):
-        table(tmp_path, *(f"{file}: {entry}" for entry in entries))
+def test_a_wrong_table_is_refused(written, table):
+    file = written("a.md", "# A\n")
+    with pytest.raises(ValueError, match=r"two sections of contents\.toml want a\.md"):
+        table(a=[file], b=[file])
+    with pytest.raises(ValueError, match=r"there is no b\.md"):
+        table(a=["b.md"])
 
 
-def test_links_lead_to_sections_and_to_files_that_come_along(readme, tmp_path):
-    one, two = readme("# P1\n\n## Begin\n", "a/README.md"), readme("# P2\n\n## Limits\n", "b/README.md")
-    readme("# Engines\n", "docs/ENGINES.md")
-    linker = Linker(table(tmp_path, f"{one}: Begin", f"{two}: Limits"))
+def test_links_lead_to_sections_and_to_files_that_come_along(written, table):
+    one, two = written("a/01-first.md", "# First\n"), written("a/02-hits.md", "# Two hits\n")
+    written("docs/ENGINES.md", "# Engines\n")
+    linker = Linker(table(begin=[one, two]))
     said = linker.rewrite(
-        "[P1](../a/README.md) [loop](engine/core.py) [there](https://a.example) ![f](figures/load.png) "
-        "`[code](engine/core.py)` `two\nlines` [`run`](engine/core.py) [where](../b/README.md#limits) "
-        "[what](../docs/ENGINES.md#who)",
+        "[P1](../a/01-first.md) [loop](engine/core.py) [there](https://a.example) ![f](figures/load.png) "
+        "`[code](engine/core.py)` `two\nlines` [`run`](engine/core.py) [where](../a/02-hits.md#limits) "
+        "[who](../a/02-hits.md) [word](../a/chapters/glossary.md) [what](../docs/ENGINES.md#who)",
         "c/README.md",
     )
     assert said == (
-        "[P1](/a.md) [loop](/files/c/engine/core.py.md) [there](https://a.example) ![f](/copies/c/figures/load.webp) "
-        "`[code](engine/core.py)` `two\nlines` [`run`](/files/c/engine/core.py.md) [where](/b.md) "
-        "[what](/files/docs/ENGINES.md.md#who)"
+        "[P1](/begin.md) [loop](/files/c/engine/core.py.md) [there](https://a.example) ![f](/copies/c/figures/load.webp) "
+        "`[code](engine/core.py)` `two\nlines` [`run`](/files/c/engine/core.py.md) [where](/begin.md#limits) "
+        "[who](/begin.md#two-hits) [word](/glossary.md) [what](/files/docs/ENGINES.md.md#who)"
     )
     assert list(linker.files) == ["c/engine/core.py", "docs/ENGINES.md"]
     assert list(linker.copies) == ["c/figures/load.png"]
 
 
-def test_pieces_are_named_in_texts_and_known(contents):
-    texts_of = [take(contents, file, heading) for s in contents.sections for file, heading in s.texts]
+def test_pieces_are_named_in_texts_and_known():
+    texts_of = [text for section in read_contents().sections for _, text in text_of(section)]
     texts_of += [page.read_text(encoding="utf-8") for page in (WEB / "pages").glob("*.md")]
     named = re.findall(r"<!-- piece: ([\w-]+) -->", "\n".join(texts_of))
     assert sorted(named) == sorted(PIECES)

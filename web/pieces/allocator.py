@@ -6,7 +6,7 @@ from typing import Any
 
 from phase3_paged_attention.paging import BlockTable
 from phase3_paged_attention.sharing import ForkingBlockManager, RecordingBlockManager
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 Operation = Sequence[Any]
 """("add", tokens of the common prompt, tokens of its own), ("append", name), ("fork", name), ("free", name)."""
@@ -107,7 +107,5 @@ def allocator_piece(
         "setup": {"num_blocks": num_blocks, "block_size": block_size, "caching": caching},
         "operations": [list(o) for o in operations],
     }
-    fallback = f"Buttons to add, grow, fork and free requests. {HOW_TO_RUN}\n\n" + "\n".join(
-        [*lines, f"free blocks, next one first: {free}"]
-    )
-    return Piece("allocator", data, fallback)
+    lines.append(f"free blocks, next one first: {free}")
+    return Piece("allocator", data, in_words("Buttons to add, grow, fork and free requests.", lines))

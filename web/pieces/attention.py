@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 MOST_TOKENS = 40
 
@@ -37,5 +37,5 @@ def attention_piece(weights: Sequence[Tensor], tokens: Sequence[str], layer: int
     for q, token in enumerate(tokens):
         best = int(weights[layer][head, q, : q + 1].argmax())
         lines.append(f"{token!r:>14} looks most at {tokens[best]!r:<14} {weights[layer][head, q, best]:.2f}")
-    fallback = f"A map to hover over, here layer {layer}, head {head}. {HOW_TO_RUN}\n\n"
-    return Piece("attention", data, fallback + "\n".join(lines))
+    fallback = in_words(f"A map to hover over, here layer {layer}, head {head}.", lines)
+    return Piece("attention", data, fallback)

@@ -1,6 +1,6 @@
 """Static and continuous batching: the same requests, batch by batch and in places that are filled at once."""
 
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 
 def serve(lengths: list[int], places: int, continuous: bool) -> list[tuple[int, int, int]]:
@@ -34,7 +34,5 @@ def batching_piece(lengths: tuple[int, ...] = (12, 3, 20, 5, 8, 4, 16, 6), place
         (_, first, last), (_, begin, end) = static[number], continuous[number]
         out = max(e for _, _, e in batch)
         lines.append(f"{length:>6}  {f'{first}-{last}':>13}  {out:>10}  {f'{begin}-{end}':>17}  {end:>10}")
-    fallback = f"Lengths of answers to type. {HOW_TO_RUN}\n\n{places} places in a batch:\n\n" + "\n".join(
-        lines
-    )
+    fallback = in_words("Lengths of answers to type.", f"{places} places in a batch:", lines)
     return Piece("batching", {"lengths": list(lengths), "places": places}, fallback)

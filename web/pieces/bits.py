@@ -11,7 +11,7 @@ from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.measuring.evaluation import bits_per_byte
 from phase2_attention_kvcache.model import Transformer, generate_cached
 from phase2_attention_kvcache.quantization.quantized_formats import group_grid
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 BITS = (2, 3, 4, 5, 6, 7, 8)
 GROUPS = (32, 128, 0)  # weights that share a scale and a zero point; 0: a whole row
@@ -115,5 +115,5 @@ def bits_piece(run: FewerBits, bits: int = 8, group: int = 0) -> Piece:
         for s in run.settings
         if s.group == group
     ]
-    fallback = f"A slider from 2 bits a weight to 8. {HOW_TO_RUN}\n\nA scale for each {group or 'row of a matrix'}:\n\n"
-    return Piece("bits", data, fallback + "\n".join(lines))
+    scale = f"A scale for each {group or 'row of a matrix'}:"
+    return Piece("bits", data, in_words("A slider from 2 bits a weight to 8.", scale, lines))

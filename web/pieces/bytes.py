@@ -9,7 +9,7 @@ from phase1_tokens_embeddings.weights.memory_math import USABLE, kv_per_token
 from phase5_real_gpu.compiling.machine_code import LIMITS
 from phase5_real_gpu.measuring.memory_step import numbers_between
 from web.pieces.cards import DELAY, WIRES
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 SHOWN_MODELS = ("gpt2", "gpt2-xl", "llama-3.2-1b", "llama-3.2-3b", "llama-3-8b", "llama-3-70b")
 CARD = CARDS["h100"]
@@ -159,9 +159,8 @@ def bytes_piece(model: str = "llama-3-8b", users: int = 32, context: int = 4096)
         lines.append(
             f"{part.name:>10}  {part.bytes / 1e6:>13,.1f}  {1e6 * part.reading:>11.1f}  {1e6 * part.computing:>13.2f}"
         )
-    fallback = (
-        f"Sliders. {HOW_TO_RUN}\n\nA decode step of {model} for {users} users with {context:,} tokens each on an H100 takes "
-        f"{1e3 * seconds:.2f} ms at least: {SHAPES[model].num_layers} layers, then the LM head. The operations of a layer, and the "
-        "head:\n\n" + "\n".join(lines)
+    step = (
+        f"A decode step of {model} for {users} users with {context:,} tokens each on an H100 takes {1e3 * seconds:.2f} ms at least: "
+        f"{SHAPES[model].num_layers} layers, then the LM head. The operations of a layer, and the head:"
     )
-    return Piece("bytes", data, fallback)
+    return Piece("bytes", data, in_words("Sliders.", step, lines))

@@ -5,7 +5,7 @@ from typing import Any
 from phase1_tokens_embeddings.weights import SHAPES, ModelShape
 from phase1_tokens_embeddings.weights.cards import CARDS
 from phase1_tokens_embeddings.weights.memory_math import kv_per_token
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 SHOWN_MODELS = ("llama-3.2-3b", "llama-3-8b", "llama-3-70b")
 WIRES = {"NVLink": 450e9, "PCIe": 32e9}  # bytes a second, each way
@@ -70,8 +70,8 @@ def cards_piece(model: str = "llama-3-70b", cards: int = 4, users: int = 32, mic
             f"{n:>5}  {shared['sent'] / 1e6:>16.0f}  {1e3 * shared['read']:>11.1f}  {1e3 * shared['wire']:>8.2f}"
             f"  {bubble(n, micro_batches):>17.0%}"
         )
-    fallback = (
-        f"Sliders. {HOW_TO_RUN}\n\nA decode step of {model} for {users} users with {CONTEXT:,} tokens each, on H100 with NVLink; "
-        f"and the bubble with {micro_batches} micro-batches:\n\n" + "\n".join(lines)
+    step = (
+        f"A decode step of {model} for {users} users with {CONTEXT:,} tokens each, on H100 with NVLink; "
+        f"and the bubble with {micro_batches} micro-batches:"
     )
-    return Piece("cards", data, fallback)
+    return Piece("cards", data, in_words("Sliders.", step, lines))

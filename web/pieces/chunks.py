@@ -5,7 +5,7 @@ from dataclasses import asdict
 from phase1_tokens_embeddings.weights import cards
 from phase4_scheduler.simulator import StepSize
 from phase4_scheduler.simulator.cost_model import ComputedCost
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 from web.pieces.roofline import cost_of
 
 CARDS = ("l4", "a100-80", "h100", "h200")
@@ -36,8 +36,5 @@ def chunks_piece(card: str = "l4", users: int = 32, prompt: int = 8000, budget: 
     for n in (256, 512, 2048, prompt + users):
         seconds = steps_of(cost_of("llama-3-8b", card), users, prompt, n)
         lines.append(f"{n:>6}  {1e3 * max(seconds):>16.1f}  {1e3 * sum(seconds):>21.1f}")
-    fallback = (
-        f"Sliders. {HOW_TO_RUN}\n\n{users} users write, and a prompt of {prompt:,} tokens comes. Llama-3 8B at the limits of a "
-        f"data sheet ({card}):\n\n" + "\n".join(lines)
-    )
-    return Piece("chunks", data, fallback)
+    step = f"{users} users write, and a prompt of {prompt:,} tokens comes. Llama-3 8B at the limits of a data sheet ({card}):"
+    return Piece("chunks", data, in_words("Sliders.", step, lines))

@@ -9,24 +9,12 @@ import torch
 from torch import Tensor
 
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase2_attention_kvcache.model import ContiguousKVCache, NoCache, Transformer
-from web.pieces.piece import HOW_TO_RUN, Piece
+from phase2_attention_kvcache.model import ContiguousKVCache, Transformer
+from phase2_attention_kvcache.story.heads_at_work import Watching
+from web.pieces.piece import Piece, in_words
 
 SHOWN_NUMBERS = 3  # of each key
 MOST_TOKENS = 60
-
-
-class WatchedNoCache(NoCache):
-    """Remembers nothing, and notes the keys of the first layer as they are computed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.keys: Tensor | None = None
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if layer == 0:
-            self.keys = k.clone()
-        return super().attend(layer, q, k, v)
 
 
 class WatchedCache(ContiguousKVCache):
@@ -99,7 +87,7 @@ class Decoding:
         cache, new = WatchedCache(model.config), list(ids)
         run = cls(len(ids), [tok.decode([i]) for i in ids])
         for _ in range(new_tokens):
-            nothing = WatchedNoCache()
+            nothing = Watching(model.config)
             naive = model.logits(model(torch.tensor(ids), torch.arange(len(ids)), nothing)[-1:])[0]
             at = torch.arange(cache.num_tokens, cache.num_tokens + len(new))
             logits = model.logits(model(torch.tensor(new), at, cache)[-1:])[0]
@@ -107,7 +95,7 @@ class Decoding:
             if chosen != int(naive.argmax()):
                 raise RuntimeError(f"after {len(ids)} tokens the naive way and the cache disagree")
             stored = torch.stack(cache.keys)
-            run.drift = max(run.drift, float((stored - nothing.keys).abs().max()))
+            run.drift = max(run.drift, float((stored - nothing.seen[0][1]).abs().max()))
             best = logits.float().softmax(-1).topk(4)
             run.moments.append(
                 Moment(
@@ -136,5 +124,5 @@ def decoding_piece(run: Decoding) -> Piece:
         )
     naive, cached = (sum(getattr(m, f"computed_{way}") for m in run.moments) for way in ("naive", "cached"))
     lines.append(f" all  {naive:>6}  {cached:>6}")
-    fallback = f"A text being written, to step through. {HOW_TO_RUN}\n\nTokens computed in each step, without a cache and with one:\n\n"
-    return Piece("decoding", data, fallback + "\n".join(lines))
+    what = "Tokens computed in each step, without a cache and with one:"
+    return Piece("decoding", data, in_words("A text being written, to step through.", what, lines))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import NoCache, Transformer
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 SHOWN = 6  # drawers of a token, and tokens that a drawer raises
 OPEN = 0.5
@@ -79,8 +79,8 @@ def drawers_piece(
         f"drawer {row['drawer']:>4}, open {row['values'][-1]:.2f}: raises {', '.join(map(repr, row['raises']))}"
         for row in rows
     ]
-    fallback = (
-        f"A text to change. {HOW_TO_RUN}\n\nLayer {layer + 1}, the last token of “{text}”. Of {data['drawers']:,} drawers {data['open']} are "
-        f"open (above {OPEN:g}). Those that give most:\n\n" + "\n".join(lines)
+    what = (
+        f"Layer {layer + 1}, the last token of “{text}”. Of {data['drawers']:,} drawers {data['open']} are open "
+        f"(above {OPEN:g}). Those that give most:"
     )
-    return Piece("drawers", data, fallback)
+    return Piece("drawers", data, in_words("A text to change.", what, lines))

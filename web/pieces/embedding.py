@@ -1,7 +1,7 @@
 """A map of words: where the model's token table has them."""
 
 from phase1_tokens_embeddings.weights.embeddings import Embeddings
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 WORDS = ("king", "queen", "prince", "princess", "son", "daughter", "brother", "sister", "dog", "cat", "horse", "gold",
          "silver", "sea", "river", "wood", "house")  # fmt: skip
@@ -23,5 +23,5 @@ def embedding_piece(embeddings: Embeddings, words: tuple[str, ...] = WORDS) -> P
     lines = [
         f"{word}: {', '.join(f'{w.strip()} {c:.2f}' for w, c in near)}" for word, near in nearest.items()
     ]
-    fallback = f"Words to type, and a map of them. {HOW_TO_RUN}\n\nThe nearest tokens:\n\n" + "\n".join(lines)
+    fallback = in_words("Words to type, and a map of them.", "The nearest tokens:", lines)
     return Piece("embedding", data, fallback)

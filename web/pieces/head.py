@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 
-import torch
-
-from phase2_attention_kvcache.model import NoCache, Transformer
+from phase2_attention_kvcache.model import Transformer
 from phase2_attention_kvcache.story.attention_by_hand import (
     EMBEDDINGS,
     W_K,
@@ -13,30 +11,15 @@ from phase2_attention_kvcache.story.attention_by_hand import (
     WORDS,
     Steps,
     attention_by_hand,
-    matmul,
-    softmax,
+    steps_from,
 )
-from web.pieces.piece import HOW_TO_RUN, Piece
+from phase2_attention_kvcache.story.heads_at_work import watch
+from web.pieces.piece import Piece, in_words
 
 
-@torch.inference_mode()
 def head_of(model: Transformer, token_ids: Sequence[int], layer: int, head: int) -> Steps:
-    """The same matrices for a head of a model, by the same plain Python."""
-    kept = []
-
-    class Keeping(NoCache):
-        def attend(self, at: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            if at == layer:
-                kept.extend(x[:, head].tolist() for x in (q, k, v))
-            return super().attend(at, q, k, v)
-
-    model(torch.tensor(token_ids), torch.arange(len(token_ids)), Keeping())
-    q, k, v = kept
-    raw = matmul(q, list(zip(*k)))
-    scaled = [[s / len(q[0]) ** 0.5 for s in row] for row in raw]
-    masked = [[s if j <= i else -torch.inf for j, s in enumerate(row)] for i, row in enumerate(scaled)]
-    weights = [softmax(row) for row in masked]
-    return Steps(q, k, v, raw, scaled, masked, weights, matmul(weights, v))
+    """The same matrices for a head of a model (without grouped heads), by the same plain Python."""
+    return steps_from(*(x[:, head].tolist() for x in watch(model, token_ids)[layer]))
 
 
 def head_piece(text: str, num_layers: int, num_heads: int) -> Piece:
@@ -62,9 +45,6 @@ def head_piece(text: str, num_layers: int, num_heads: int) -> Piece:
         shown = [" ".join(str(x) for x in vector) for vector in (key, value)]
         lines.append(f"{word:>5}  {shown[0]:>9}  {score:>5}  {scaled:>9.2f}  {weight:>6.3f}  {shown[1]:>9}")
     query, out = " ".join(map(str, steps.q[last])), " ".join(f"{x:.2f}" for x in steps.output[last])
-    fallback = (
-        f"Numbers to change. {HOW_TO_RUN}\n\n“{WORDS[last]}” looks at three words, with the query {query}:\n\n"
-        + "\n".join(lines)
-        + f"\n\nThe values, each times its weight, add up to {out}."
-    )
-    return Piece("head", data, fallback)
+    what = f"“{WORDS[last]}” looks at three words, with the query {query}:"
+    end = f"The values, each times its weight, add up to {out}."
+    return Piece("head", data, in_words("Numbers to change.", what, lines, end))

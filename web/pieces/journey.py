@@ -7,7 +7,7 @@ import torch
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import NoCache, Transformer
 from phase2_attention_kvcache.story.heads_at_work import weights_of
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 BARS, BEST, BLOCK_SIZE = 32, 5, 16
 
@@ -50,5 +50,4 @@ def journey_piece(model: Transformer, tok: BPETokenizer, text: str, sections: Ma
         "5. Scores: " + ", ".join(f"{tok.decode([i])!r} {logits[i]:.2f} ({probs[i]:.1%})" for i in best),
         f"6. Next token: {tok.decode([best[0]])!r}",
     ]
-    fallback = f"From the prompt “{text}” to the next token. {HOW_TO_RUN}\n\n"
-    return Piece("journey", data, fallback + "\n".join(lines))
+    return Piece("journey", data, in_words(f"From the prompt “{text}” to the next token.", lines))

@@ -5,7 +5,7 @@ import torch
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import Transformer
 from phase2_attention_kvcache.story.inside_the_tower import guesses_by_layer
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 SHOWN = 4
 
@@ -20,7 +20,5 @@ def lens_piece(model: Transformer, tok: BPETokenizer, text: str = "The king took
         f"after layer {layer}: " + ", ".join(f"{token!r} {p:.1%}" for token, p in row)
         for layer, row in enumerate(rows)
     ]
-    fallback = f"What the model would say behind “{text}” if it ended early. {HOW_TO_RUN}\n\n" + "\n".join(
-        lines
-    )
+    fallback = in_words(f"What the model would say behind “{text}” if it ended early.", lines)
     return Piece("lens", {"text": text, "rows": rows}, fallback)

@@ -9,7 +9,7 @@ from phase4_scheduler.simulator.cost_model import ComputedCost
 from phase4_scheduler.simulator.latency import Latency, summarise
 from phase4_scheduler.simulator.traffic import PATTERN_NAMES, TrafficRequest, draw_traffic
 from phase4_scheduler.simulator.virtual_time import Run, simulate
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 from web.pieces.roofline import cost_of
 
 SHOWN_MODELS, SHOWN_CARDS = ("llama-3.2-1b", "llama-3-8b"), ("l4", "rtx4090", "a100-80", "h100")
@@ -66,9 +66,9 @@ def load_piece(
             f"{rate:>10.1f}  {felt.tokens_per_second:>8.0f}  {felt.ttft.p95:>11.2f}  {1e3 * felt.itl.p95:>11.0f}"
             f"  {felt.good_share:>7.0%}"
         )
-    fallback = (
-        f"Choices and sliders. {HOW_TO_RUN}\n\n{IN_WORDS} requests ({pattern}) to {model} on one {cards.CARDS[card].title}, in virtual "
+    what = (
+        f"{IN_WORDS} requests ({pattern}) to {model} on one {cards.CARDS[card].title}, in virtual "
         f"time, computed from its data sheet. In time is a first token within {TTFT_SLO:g} s, and then one every {1e3 * TPOT_SLO:.0f} ms "
-        "on average:\n\n" + "\n".join(lines)
+        "on average:"
     )
-    return Piece("load", data, fallback)
+    return Piece("load", data, in_words("Choices and sliders.", what, lines))

@@ -11,6 +11,7 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,12 @@ class Piece:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         return {"text/plain": self.fallback, "text/html": BLANK + self.fragment()}
+
+
+def in_words(use: str, *paragraphs: str | Iterable[str]) -> str:
+    """A fallback: how the piece is used, then paragraphs. Several lines make one."""
+    texts = (p if isinstance(p, str) else "\n".join(p) for p in paragraphs)
+    return "\n\n".join([f"{use} {HOW_TO_RUN}", *texts])
 
 
 def piece_in(page: str) -> Piece | None:

@@ -10,7 +10,7 @@ from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.features.recording import record
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 SHOWN = (
     "step", "tokens", "computed", "blocks", "preempted", "finished", "running", "waiting", "free_blocks",
@@ -102,5 +102,5 @@ def replay_piece(recording: Recording) -> Piece:
         row = "".join(f"{event['tokens'].get(n, '·'):>{width}}" for n in names)
         gone = f"   {', '.join(event['preempted'])} preempted" if event["preempted"] else ""
         lines.append(f"{number:>4}  {row}{event['free_blocks']:>14}{gone}")
-    fallback = f"A run to step through. {HOW_TO_RUN}\n\nTokens that each user computes in a step:\n\n"
-    return Piece("replay", data, fallback + "\n".join(lines))
+    what = "Tokens that each user computes in a step:"
+    return Piece("replay", data, in_words("A run to step through.", what, lines))

@@ -7,7 +7,7 @@ from phase1_tokens_embeddings.weights import cards
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 from phase4_scheduler.simulator import StepSize
 from phase4_scheduler.simulator.cost_model import ComputedCost
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 SHOWN_MODELS = ("gpt2-xl", "llama-3.2-1b", "llama-3-8b")
 SHOWN_CARDS = ("t4", "l4", "rtx4090", "a100-80", "h100", "h200")
@@ -41,5 +41,5 @@ def roofline_piece(
     for n in (1, 4, 16, 64, 256):
         seconds = cost.seconds(StepSize.of([(context - 1, 1)] * n))
         lines.append(f"{n:>6}  {1e3 * seconds:>9.2f}  {n / seconds:>9,.0f}")
-    fallback = f"Sliders. {HOW_TO_RUN}\n\nThe shortest time of a decode step, {cost.name}, contexts of {context:,} tokens:\n\n"
-    return Piece("roofline", data, fallback + "\n".join(lines))
+    what = f"The shortest time of a decode step, {cost.name}, contexts of {context:,} tokens:"
+    return Piece("roofline", data, in_words("Sliders.", what, lines))

@@ -3,7 +3,7 @@
 import torch
 
 from phase2_attention_kvcache.model.positions import apply_rotary, rotary_frequencies
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 HEAD_DIM = 16
 
@@ -26,7 +26,5 @@ def rotary_piece(places: tuple[int, int] = (5, 2)) -> Piece:
         f"query at {q:>5,}, key at {k:>5,}: {score(query, key, (q, k)):.3f}"
         for q, k in (places, (places[0] + 1000, places[1] + 1000), (places[0], places[1] + 1))
     ]
-    fallback = f"Two places to choose. {HOW_TO_RUN}\n\nThe score of the same two contents:\n\n" + "\n".join(
-        lines
-    )
+    fallback = in_words("Two places to choose.", "The score of the same two contents:", lines)
     return Piece("rotary", {"query": query, "key": key, "places": list(places)}, fallback)

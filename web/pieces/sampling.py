@@ -4,7 +4,7 @@ import torch
 
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import NoCache, Transformer
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 SHOWN = 12
 
@@ -27,12 +27,6 @@ def sampling_piece(
     ]
     probs = logits.softmax(-1)
     lines = [f"{tokens[i]:<12} {probs[i]:6.1%}" for i in probs.topk(SHOWN).indices.tolist()]
-    fallback = (
-        f"The likeliest tokens behind “{text}”, before any knob is turned. {HOW_TO_RUN}\n\n"
-        + "\n".join(lines)
-    )
-    return Piece(
-        "sampling",
-        {"text": text, "logits": [round(x, 4) for x in logits.tolist()], "tokens": tokens},
-        fallback,
-    )
+    data = {"text": text, "logits": [round(x, 4) for x in logits.tolist()], "tokens": tokens}
+    what = f"The likeliest tokens behind “{text}”, before any knob is turned."
+    return Piece("sampling", data, in_words(what, lines))

@@ -4,7 +4,7 @@ import torch
 
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import NoCache, Transformer, generate_cached
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 NEW_TOKENS = 32
 
@@ -51,8 +51,6 @@ def speculation_piece(
         f"{''.join(r['drafts'][: r['accepted']])!r} accepted, {''.join(r['drafts'][r['accepted'] :])!r} rejected, then {r['own']!r}"
         for r in rounds
     ]
-    fallback = (
-        f"{NEW_TOKENS} tokens behind “{text}” in {len(rounds)} steps of the large model. {HOW_TO_RUN}\n\n"
-        + "\n".join(lines)
-    )
+    what = f"{NEW_TOKENS} tokens behind “{text}” in {len(rounds)} steps of the large model."
+    fallback = in_words(what, lines)
     return Piece("speculation", {"text": text, "num_drafts": num_drafts, "rounds": rounds}, fallback)

@@ -2,7 +2,7 @@
 
 from phase1_tokens_embeddings.weights import cards
 from phase5_real_gpu.kernels.split_rule import Splits, choose_splits
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 # Programs of the decode kernel, head size 128, that each card holds at a time: multiprocessors times what fits (compile_report.py).
 CARDS = {
@@ -43,5 +43,5 @@ def splits_piece(kv_heads: int = 8, card: str = "H100", users: int = 1, tokens: 
         for t in (2048, 32768):
             num_splits, size = splits_for(card, u, t, kv_heads)
             lines.append(f"{u:>6}  {t:>8,}  {num_splits:>6}  {size:>14,}")
-    fallback = f"Sliders. {HOW_TO_RUN}\n\nThe rule on a card of type {card}, {kv_heads} KV heads:\n\n"
-    return Piece("splits", data, fallback + "\n".join(lines))
+    what = f"The rule on a card of type {card}, {kv_heads} KV heads:"
+    return Piece("splits", data, in_words("Sliders.", what, lines))

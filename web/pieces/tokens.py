@@ -4,7 +4,7 @@ from typing import Any
 
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.tokens.bpe import GPT2_SPLIT_PATTERN
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 
 def tokenizer_piece(tok: BPETokenizer, text: str = "The goat was waiting for a boat.") -> Piece:
@@ -22,11 +22,9 @@ def tokenizer_piece(tok: BPETokenizer, text: str = "The goat was waiting for a b
     data = {"text": text, **tokenizer_data(tok)}
     ids = tok.encode(text)
     shown = "|".join(tok.token_bytes[i].decode("utf-8", errors="replace") for i in ids)
-    fallback = (
-        f"A field to type into, with the tokens of what is typed. {HOW_TO_RUN}\n\n"
-        f"{shown}\n{len(text)} characters, {len(text.encode())} bytes, {len(ids)} tokens: {ids}"
-    )
-    return Piece("tokens", data, fallback)
+    lines = [shown, f"{len(text)} characters, {len(text.encode())} bytes, {len(ids)} tokens: {ids}"]
+    use = "A field to type into, with the tokens of what is typed."
+    return Piece("tokens", data, in_words(use, lines))
 
 
 def tokenizer_data(tok: BPETokenizer) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import json
 
 from phase2_attention_kvcache.story.trained_without import ALL, RESULT, Trained, read_trained
-from web.pieces.piece import HOW_TO_RUN, Piece
+from web.pieces.piece import Piece, in_words
 
 
 def numbers_of(trained: Trained) -> dict:
@@ -23,7 +23,7 @@ def without_piece() -> Piece:
         lines.append(
             f"{r['name']:32}  {r['parameters']:>10,}  {'  '.join(f'{p:.1f}' for p in r['perplexities'])}"
         )
-    fallback = f"Buttons. {HOW_TO_RUN}\n\nA small model trained with all choices, and without each:\n\n"
+    what = "A small model trained with all choices, and without each:"
     how = json.loads(RESULT.read_text(encoding="utf-8"))
     data = {"recipes": recipes, "all": ALL, "tokens_per_loss": 10 * how["tokens_per_step"]}
-    return Piece("without", data, fallback + "\n".join(lines))
+    return Piece("without", data, in_words("Buttons.", what, lines))

@@ -12,7 +12,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from phase1_tokens_embeddings.other_tokenizers import LibraryTokenizer, read_tokenizer
 from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
 
-QWEN_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 WORDS = [
     "the", "dog", "bites", "man", "don't", "I'LL", "unbelievable", "漢字語", "कहानी", "история", "été", "1234567", "x=3;", "🙂🙂",
 ]  # fmt: skip
@@ -20,6 +20,10 @@ SPECIAL = ["<s>", "</s>", "<|im_end|>"]
 ADDED = ["<think>", "</think>", "\n\n"]
 KNOWN = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cn", "Cs")]
 SPACE_TO_TEXT = decoders.Replace("▁", " ")
+
+
+OURS = ("llama3", "qwen")  # that our own tokenizer reads; the others are left to the library
+FAMILIES = (*OURS, "deepseek", "llama2", "gemma", "mistral")
 
 
 def corpus(rng: random.Random) -> list[str]:
@@ -38,8 +42,12 @@ def make(family: str) -> tokenizers.Tokenizer:
         models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True) if sentence_piece else models.BPE()
     )
     if family == "qwen":
-        hub.normalizer, hub.pre_tokenizer = normalizers.NFC(), byte_level(QWEN_PATTERN)
+        hub.normalizer = normalizers.NFC()
+        hub.pre_tokenizer = byte_level(LLAMA3_PATTERN.replace("{1,3}", ""))
         hub.decoder = decoders.ByteLevel()
+    elif family == "llama3":
+        hub.model = models.BPE(ignore_merges=True)
+        hub.pre_tokenizer, hub.decoder = byte_level(LLAMA3_PATTERN), decoders.ByteLevel()
     elif family == "deepseek":
         hub.pre_tokenizer = byte_level(r"\p{N}{1,3}", "[一-龥]+", r" ?\p{L}+|\s+(?!\S)|\s+")
         hub.decoder = decoders.ByteLevel()
@@ -69,6 +77,8 @@ def make(family: str) -> tokenizers.Tokenizer:
     hub.train_from_iterator(corpus(rng), trainer)
     document = json.loads(hub.to_str())
     document["added_tokens"] = [t for t in document["added_tokens"] if not t["content"].startswith("<0x")]
+    if family == "llama3":  # a word that no merge can make
+        document["model"]["vocab"]["zzzqqq"] = len(document["model"]["vocab"])
     hub = tokenizers.Tokenizer.from_str(json.dumps(document))
     hub.add_special_tokens([tokenizers.AddedToken(name, normalized=False) for name in SPECIAL])
     hub.add_tokens([tokenizers.AddedToken(name, normalized=False) for name in ADDED])
@@ -79,7 +89,7 @@ def random_texts(count: int, seed: int = 7) -> list[str]:
     """Strings of hard pieces: scripts, runs of spaces, halves of special tokens, names of bytes."""
     rng = random.Random(seed)
     signs = "etaoin  \n\t'.,;-0123Äßéकи\u0301\u200d\u00a0\u3000👍\x00▁"
-    pieces = [*signs, *WORDS, *SPECIAL, *ADDED, "<0x0A>", "    "]
+    pieces = [*signs, *WORDS, "zzzqqq", *SPECIAL, *ADDED, "<0x0A>", "    "]
     texts = ["", " ", "  a", "<s>", "<s> a</s>", "▁", "e\u0301"]
     for _ in range(count):
         parts = rng.choices(KNOWN, k=2) + rng.choices(pieces, k=16)
@@ -108,16 +118,15 @@ def check_against_library(file, texts: list[str]):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizers")
-    families = ("qwen", "deepseek", "llama2", "gemma", "mistral")
-    for family in families:
+    for family in FAMILIES:
         make(family).save(str(folder / f"{family}.json"))
-    return {family: folder / f"{family}.json" for family in families}
+    return {family: folder / f"{family}.json" for family in FAMILIES}
 
 
-@pytest.mark.parametrize("family", ["qwen", "deepseek", "llama2", "gemma", "mistral"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_as_in_the_library(files, family):
     tok = check_against_library(files[family], random_texts(250))
-    assert type(tok) is (BPETokenizer if family == "qwen" else LibraryTokenizer)
+    assert type(tok) is (BPETokenizer if family in OURS else LibraryTokenizer)
     assert tok.drops_first_space == (family in ("llama2", "mistral"))
     assert {tok.special_tokens[name] for name in SPECIAL} < set(range(tok.vocab_size))
     assert set(tok.added_tokens) == set(ADDED)
@@ -143,11 +152,21 @@ def test_published_tokenizers_as_in_the_library(data):
         check_against_library(file, random_texts(10_000))
 
 
-def test_our_own_writes_added_tokens_as_it_read_them(files, tmp_path):
-    tok = read_tokenizer(files["qwen"])
+@pytest.mark.parametrize("family", OURS)
+def test_our_own_writes_what_it_read(files, tmp_path, family):
+    tok = read_tokenizer(files[family])
     tok.save(tmp_path / "again.json")
     again = check_against_library(tmp_path / "again.json", random_texts(50))
-    assert (again.added_tokens, again.special_tokens) == (tok.added_tokens, tok.special_tokens)
+    for name in ("added_tokens", "special_tokens", "unicode_form", "split_pattern", "whole_words_first"):
+        assert getattr(again, name) == getattr(tok, name)
+
+
+def test_a_word_that_is_a_token_is_taken_whole_only_where_the_file_says_so(files, tmp_path):
+    document = json.loads(files["llama3"].read_text(encoding="utf-8"))
+    document["model"]["ignore_merges"] = False
+    (tmp_path / "merged.json").write_text(json.dumps(document), encoding="utf-8")
+    merged = check_against_library(tmp_path / "merged.json", ["zzzqqq"])
+    assert len(read_tokenizer(files["llama3"]).encode("zzzqqq")) == 1 < len(merged.encode("zzzqqq"))
 
 
 def test_some_special_tokens_are_trusted(files):

@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 import unicodedata
 from collections import Counter
 
@@ -95,34 +94,6 @@ def trained() -> BPETokenizer:
     return BPETokenizer.train(corpus(), 700)
 
 
-@pytest.fixture(scope="module")
-def llama3_file(tmp_path_factory):
-    """A tokenizer.json in Llama 3's style, trained and written by the `tokenizers` library."""
-    from tokenizers import Regex, models, pre_tokenizers, trainers
-
-    hub = tokenizers.Tokenizer(models.BPE(ignore_merges=True))
-    split = pre_tokenizers.Split(Regex(LLAMA3_PATTERN), behavior="isolated")
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    hub.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    hub.train_from_iterator(
-        corpus(), trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet, show_progress=False)
-    )
-    document = json.loads(hub.to_str())
-    # Words that no merge can make: only ignore_merges gives them a token.
-    for word in ("Ġunbelievable", "unbelievable", "zzzqqq"):
-        document["model"]["vocab"][word] = len(document["model"]["vocab"])
-    size = len(document["model"]["vocab"])
-    document["added_tokens"] = [
-        {"id": size + i, "content": name, "special": True}
-        | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        for i, name in enumerate(["<|begin_of_text|>", "<|eot_id|>"])
-    ]
-    path = tmp_path_factory.mktemp("llama3") / "tokenizer.json"
-    path.write_text(json.dumps(document), encoding="utf-8")
-    return path
-
-
 # ---------------------------------------------------------------------- against tiktoken
 
 
@@ -165,19 +136,13 @@ LONG_WORDS = {
 }
 
 
+@pytest.mark.timeout(120)  # an algorithm in n² steps would need many minutes
 @pytest.mark.parametrize("make", LONG_WORDS.values(), ids=LONG_WORDS.keys())
 def test_long_words_as_tiktoken(gpt2, make):
     import tiktoken
 
-    text = make(3000)
+    text = make(20_000)
     assert gpt2.encode(text) == tiktoken.get_encoding("gpt2").encode_ordinary(text)
-
-
-@pytest.mark.timeout(120)  # an algorithm in n² steps would need an hour
-@pytest.mark.parametrize("make", LONG_WORDS.values(), ids=LONG_WORDS.keys())
-def test_very_long_words_finish(trained, make):
-    text = make(50_000)
-    assert trained.decode(trained.encode(text)) == text
 
 
 # ---------------------------------------------------------------------- against tokenizers and transformers
@@ -213,62 +178,14 @@ def random_texts(count: int) -> list[str]:
     for _ in range(count):
         planes = [*rng.choices(assigned, k=3), *map(ord, rng.choices(pool, k=20))]
         texts.append("".join(chr(c) * rng.choice((1, 1, 1, 2, 7)) for c in rng.choices(planes, k=15)))
-    return [*texts, "", " ", "unbelievable unbelievable", "I'LL SHE'S don't", "zzzqqq 1234567", *corpus()[:2]]
+    return [*texts, "", " ", "unbelievable unbelievable", "I'LL SHE'S don't", *corpus()[:2]]
 
 
-def test_trained_file_in_the_libraries(trained, tmp_path):
-    check_file_against_libraries(trained, tmp_path, random_texts(400))
-
-
-def test_gpt2_file_in_the_libraries(gpt2, tmp_path):
-    check_file_against_libraries(gpt2, tmp_path, random_texts(400))
+@pytest.mark.parametrize("name", ["trained", "tales", "gpt2"])
+def test_a_saved_file_in_the_libraries(request, name, tmp_path):
+    check_file_against_libraries(request.getfixturevalue(name), tmp_path, random_texts(400))
     step = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))["pre_tokenizer"]
     assert step["type"] == "ByteLevel"  # as in the file that GPT-2 has on the hub
-
-
-def test_llama3_style_file_in_the_libraries(llama3_file, tmp_path):
-    tok = BPETokenizer.from_file(llama3_file)
-    assert tok.split_pattern == LLAMA3_PATTERN
-    assert tok.whole_words_first
-    original = tokenizers.Tokenizer.from_file(str(llama3_file))
-    texts = random_texts(400)
-    for text in texts:
-        assert tok.encode(text) == original.encode(text).ids
-    assert len(tok.encode("zzzqqq")) == 1
-
-    # Without ignore_merges the same word is only what the merges make of it.
-    merged_only = shutil.copy(llama3_file, tmp_path / "merged_only.json")
-    changed(merged_only, lambda d: d["model"].update(ignore_merges=False))
-    plain = BPETokenizer.from_file(merged_only)
-    assert len(plain.encode("zzzqqq")) > 1
-    assert plain.encode("zzzqqq") == tokenizers.Tokenizer.from_file(str(merged_only)).encode("zzzqqq").ids
-
-    check_file_against_libraries(tok, tmp_path, texts)
-    text = "a<|eot_id|>b<|begin_of_text|>"
-    assert tok.encode(text, allowed_special="all") == original.encode(text).ids
-
-
-@some
-@given(
-    text=st.text(st.sampled_from("aeoAOsS \u0301\u0308\u0327\u212b\u1e69é한\u1112\u1161\u11ab"), max_size=20)
-)
-def test_text_in_a_unicode_form(llama3_file, text):
-    """Qwen composes characters first (NFC)."""
-    path = shutil.copy(llama3_file, llama3_file.with_name("nfc.json"))
-    changed(path, lambda d: d.update(normalizer={"type": "NFC"}))
-    tok = BPETokenizer.from_file(path)
-    assert tok.encode(text) == tokenizers.Tokenizer.from_file(str(path)).encode(text).ids
-    tok.save(path)
-    assert BPETokenizer.from_file(path).unicode_form == "NFC"
-
-
-def test_embedded_models_in_transformers(tales):
-    from transformers import AutoTokenizer
-
-    auto = AutoTokenizer.from_pretrained(EMBEDDED_MODELS / "tales")
-    for text in random_texts(300):
-        assert auto(text).input_ids == tales.encode(text)
-    assert auto.eos_token_id in (None, tales.eos_token_id)
 
 
 def test_older_files_write_a_merge_as_one_string(trained, tmp_path):
@@ -408,30 +325,28 @@ def test_only_the_special_tokens_that_are_allowed_are_found():
 # ---------------------------------------------------------------------- errors
 
 
-@pytest.mark.parametrize("wrong", [-1, 700, 10**9])
-def test_an_id_outside_the_vocabulary(trained, wrong):
-    with pytest.raises(
-        ValueError, match=rf"token id {wrong} is outside the vocabulary: ids go from 0 to 699"
-    ):
-        trained.decode([0, wrong])
-    with pytest.raises(ValueError, match="outside the vocabulary"):
-        StreamDecoder(trained).push(wrong)
+BYTES = [bytes([b]) for b in range(256)]
 
 
-def test_mistakes_in_training():
-    with pytest.raises(ValueError, match=r"vocab_size 256 is too small.* at least 257"):
-        BPETokenizer.train(["text"], 256)
-    with pytest.raises(ValueError, match="single string"):
-        BPETokenizer.train("text", 300)
-    with pytest.raises(ValueError, match="different and not empty"):
-        BPETokenizer.train(["text"], 300, special_tokens=("<a>", "<a>"))
-    with pytest.raises(ValueError, match="different and not empty"):
-        BPETokenizer.train(["text"], 300, special_tokens=("",))
-
-
-def test_an_unknown_special_token(trained):
-    with pytest.raises(ValueError, match=r"'<\|im_end\|>' is not a special token .*<\|endoftext\|>"):
-        trained.encode("text", allowed_special={"<|im_end|>"})
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda tok: tok.decode([0, -1]), "token id -1 is outside the vocabulary: ids go from 0 to 699"),
+        (lambda tok: tok.decode([0, 700]), "token id 700 is outside the vocabulary"),
+        (lambda tok: StreamDecoder(tok).push(10**9), "outside the vocabulary"),
+        (lambda tok: tok.encode("x", {"<|im_end|>"}), r"'<\|im_end\|>' is not a special token .*<\|endoftext\|>"),
+        (lambda tok: tok.train(["text"], 256), r"vocab_size 256 is too small.* at least 257"),
+        (lambda tok: tok.train("text", 300), "single string"),
+        (lambda tok: tok.train(["text"], 300, ("<a>", "<a>")), "different and not empty"),
+        (lambda tok: tok.train(["text"], 300, ("",)), "different and not empty"),
+        (lambda tok: BPETokenizer(BYTES[:255], [], {}), "lacks 1 of the 256 single bytes"),
+        (lambda tok: BPETokenizer(BYTES, [(97, 98)], {}), "merge number 0 makes b'ab'"),
+        (lambda tok: BPETokenizer(BYTES, [], {}, split_pattern="("), "no regular expression"),
+    ],
+)  # fmt: skip
+def test_a_mistake_gets_one_clear_line(trained, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(trained)
 
 
 def test_a_special_token_that_the_file_format_cannot_hold(tmp_path):
@@ -441,16 +356,6 @@ def test_a_special_token_that_the_file_format_cannot_hold(tmp_path):
         assert tok.special_tokens[name] not in tok.encode(name)
         with pytest.raises(ValueError, match=f"cannot hold the special token '{name}'"):
             tok.save(tmp_path / "tokenizer.json")
-
-
-def test_parts_that_do_not_fit():
-    bytes_only = [bytes([b]) for b in range(256)]
-    with pytest.raises(ValueError, match="lacks 1 of the 256 single bytes"):
-        BPETokenizer(bytes_only[:255], [], {})
-    with pytest.raises(ValueError, match="merge number 0 makes b'ab'"):
-        BPETokenizer(bytes_only, [(97, 98)], {})
-    with pytest.raises(ValueError, match="no regular expression"):
-        BPETokenizer(bytes_only, [], {}, split_pattern="(")
 
 
 @pytest.mark.parametrize(
@@ -512,13 +417,17 @@ def change_step(step: dict):
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 SPLIT = {"type": "Split", "pattern": {"Regex": r"\d"}, "behavior": "Isolated", "invert": False}
+
+
+def in_turn(*steps: dict) -> dict:
+    return {"type": "Sequence", "pretokenizers": [*steps, BYTE_LEVEL | {"use_regex": False}]}
+
+
 BROKEN_FILES = {
     "a hole": (lambda d: d["model"]["vocab"].pop("a"), "id 97 has no token: the vocabulary has a hole"),
     "a huge id": (lambda d: d["model"]["vocab"].update(a=10**15), "id 97 has no token"),
-    "a negative id": (lambda d: d["model"]["vocab"].update(a=-1), "id 97 has no token"),
-    "another kind": (change("type", "Unigram"), "its model is Unigram"),
+    "another kind": (change("type", "\x1b[2J" * 99), r"its model is \\x1b\[2J"),
     "byte fallback": (change("byte_fallback", True), "byte_fallback"),
-    "word ends": (change("end_of_word_suffix", "</w>"), "end_of_word_suffix"),
     "a merge of one": (change("merges", ["ab"]), "merge 'ab' does not join two tokens"),
     "a merge of strangers": (change("merges", [["a", "漢"]]), "does not join two tokens"),
     "a merge to nowhere": (change("merges", [["a", "\u00ff"]]), "which the vocabulary does not hold"),
@@ -528,40 +437,15 @@ BROKEN_FILES = {
     ),
     "a character for no byte": (lambda d: d["model"]["vocab"].update({"漢": 700}), "'漢' stands for no byte"),
     "no model": (lambda d: d.pop("model"), "not a tokenizer.json of the BPE kind: KeyError"),
-    "a wrong shape": (change("vocab", ["a", "b"]), "not a tokenizer.json of the BPE kind"),
     "no byte level": (change_step({"type": "Whitespace"}), "not byte-level"),
-    "no pre-tokenizer": (change_step(None), "not byte-level"),
     "a prefix space": (change_step(BYTE_LEVEL | {"add_prefix_space": True}), "add_prefix_space"),
-    "two cuts": (
-        change_step({"type": "Sequence", "pretokenizers": [SPLIT, SPLIT, BYTE_LEVEL]}),
-        r"Split \+ Split \+ ByteLevel",
-    ),
-    "a bad pattern": (
-        change_step(
-            {
-                "type": "Sequence",
-                "pretokenizers": [SPLIT | {"pattern": {"Regex": "("}}, BYTE_LEVEL | {"use_regex": False}],
-            }
-        ),
-        "no regular expression",
-    ),
+    "two cuts": (change_step(in_turn(SPLIT, SPLIT)), r"Split \+ Split \+ ByteLevel"),
+    "a bad pattern": (change_step(in_turn(SPLIT | {"pattern": {"Regex": "("}})), "no regular expression"),
     "a truth as id": (lambda d: d["model"]["vocab"].update(a=True), "no whole number"),
-    "half an id": (lambda d: d["model"]["vocab"].update(a=97.0), "no whole number"),
-    "an added token without a name": (
-        lambda d: d["added_tokens"].append({"content": "", "id": 700}),
-        "must have names",
-    ),
-    "two names for one id": (
-        lambda d: d["added_tokens"].append({"content": "<x>", "id": d["added_tokens"][0]["id"]}),
-        "ids of their own",
-    ),
-    "control codes": (change("type", "\x1b[2J" * 99), r"its model is \\x1b\[2J"),
-    "half a character": (
-        lambda d: d["added_tokens"].append({"content": "\ud800", "id": 700}),
-        "cannot be used",
-    ),
+    "no name": (lambda d: d["added_tokens"].append({"content": "", "id": 700}), "must have names"),
+    "half a character": (lambda d: d["added_tokens"].append({"content": "\ud800", "id": 700}), "cannot be used"),
     "lower case": (lambda d: d.update(normalizer={"type": "Lowercase"}), "Lowercase step"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("breakage", "message"), BROKEN_FILES.values(), ids=BROKEN_FILES.keys())
@@ -581,12 +465,6 @@ def test_a_file_that_is_no_json_document(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"not JSON|not UTF-8|nested too deeply|not a tokenizer\.json"):
         BPETokenizer.from_file(path)
-
-
-def test_no_file(tmp_path):
-    for path in (tmp_path / "tokenizer.json", tmp_path):
-        with pytest.raises(FileNotFoundError, match="no tokenizer at"):
-            BPETokenizer.from_file(path)
 
 
 @pytest.mark.timeout(60)

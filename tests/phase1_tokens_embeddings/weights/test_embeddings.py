@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, GPT2Model, LlamaForCausalLM
 
@@ -78,20 +76,12 @@ def test_broken_folders_are_refused(tmp_path, gpt2_folder, tokenizer):
 # ------------------------------------------------------------------ the input matrix
 
 
-@settings(max_examples=12)
-@given(ids=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=16))
-def test_input_matrix_is_bit_for_bit_that_of_transformers(gpt2_folder, llama_folder, ids):
-    for folder in (gpt2_folder, llama_folder):
-        if folder not in MODELS:
-            MODELS[folder] = (
-                load_embeddings(folder),
-                AutoModel.from_pretrained(folder, dtype=torch.float32).eval(),
-            )
-        tables, model = MODELS[folder]
+@pytest.mark.parametrize("name", ["gpt2_folder", "llama_folder"])
+def test_input_matrix_is_bit_for_bit_that_of_transformers(request, name):
+    folder = request.getfixturevalue(name)
+    tables, model = load_embeddings(folder), AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+    for ids in ([5], [7, 7, 299, 0], list(range(100, 116))):
         assert torch.equal(tables.input_matrix(ids), first_hidden_state(model, ids))
-
-
-MODELS: dict = {}
 
 
 def test_input_matrix_refuses_what_it_cannot_look_up(e):

@@ -150,13 +150,6 @@ def test_greedy_is_argmax(seed, rows):
     assert sample(logits, cold).token_ids == expected
 
 
-def test_greedy_takes_the_first_of_equals_and_leaves_chance_alone():
-    logits = torch.tensor([[1.0, 5.0, 5.0, 5.0]])
-    state = torch.get_rng_state()
-    assert sample(logits, [SamplingParams(temperature=0)]).token_ids == [1]
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 def test_logit_bias_comes_before_the_penalties():
     p = SamplingParams(logit_bias={0: 3.0}, repetition_penalty=2.0, presence_penalty=0.5)
     ours = Sampler().probabilities(torch.tensor([[1.0, 0.0]]), [p], [[0]], [[0]])
@@ -395,34 +388,6 @@ def test_every_bad_parameter(field, bad):
         assert "\n" not in str(error.value)
 
 
-def test_tokens_named_twice_count_once():
-    p = SamplingParams(stop_token_ids=[3, 1, 3], allowed_token_ids=[5, 5, 2] * 50_000)
-    assert p.stop_token_ids == (3, 1) and p.allowed_token_ids == (5, 2)
-
-
-class Untouchable(tuple):
-    """Token ids that may be looked at no more."""
-
-    def __iter__(self):
-        raise AssertionError("a step went through the token ids once more")
-
-
-def test_a_step_does_not_go_through_the_tokens_that_a_request_names():
-    """Once is enough: with 131,072 of them, 60 answers took 1.6 s per step."""
-    words = {"ab": [1, 2], " ab": [4, 2], "c": [3], " c": [5]}
-    p = SamplingParams(
-        temperature=0, min_tokens=9, stop_token_ids=[7], allowed_token_ids=list(range(9)),
-        logit_bias={6: 100, 7: 100}, bad_words=["ab", "c"],
-    ).fitted(VOCAB, words.__getitem__)  # fmt: skip
-    logits = random_logits(1, rows=2)
-    first = sample(logits, [p, p.for_answer(1)], outputs=[[1], [4]], eos=0)
-    for name in ("stop_token_ids", "allowed_token_ids", "bad_words_token_ids"):
-        object.__setattr__(p, name, Untouchable(getattr(p, name)))
-    object.__setattr__(p, "logit_bias", None)
-    assert sample(logits, [p, p.for_answer(2)], outputs=[[1], [4]], eos=0) == first
-    assert first.token_ids == [6, 6]
-
-
 def test_another_vocabulary_or_end_of_text_has_masks_of_its_own():
     p = SamplingParams(temperature=0, allowed_token_ids=[0, 1, 2], min_tokens=1)
     logits = torch.tensor([[9.0, 8.0, 7.0, 99.0]])
@@ -437,6 +402,3 @@ def test_values_that_do_not_go_together():
         SamplingParams(max_tokens=4, min_tokens=5)
     with pytest.raises(ValueError, match="n is 3 at temperature 0"):
         SamplingParams(n=3, temperature=0)
-
-
-# ---------------------------------------------------------------------- the writer of the script

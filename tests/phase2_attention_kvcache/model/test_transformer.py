@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM, GPT2Model
 from labkit.errors import LabError
 from labkit.models import find_model
 from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache
-from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.story.inside_the_tower import guesses_by_layer
 
@@ -37,27 +36,6 @@ def test_embedded_models_equal_transformers(name):
     folder = find_model(name)
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     assert_equals_theirs(folder, theirs, 1024)
-
-
-def test_gpt2_at_full_size_equals_transformers(make_gpt2):
-    folder, theirs = make_gpt2(
-        vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12, initializer_range=0.02
-    )
-    ours = assert_equals_theirs(folder, theirs, 64)
-    names = ("vocab_size", "d_model", "num_layers", "num_heads", "head_dim", "d_ff", "max_context", "tied")
-    for field in names:
-        assert getattr(ours.config, field) == getattr(GPT2_124M, field)
-    assert sum(p.numel() for p in ours.parameters()) == GPT2_124M.num_parameters == 124_439_808
-
-
-def test_a_llama_of_other_choices_equals_transformers(make_llama):
-    """What no case of test_families.py has. There every family is compared, twice."""
-    rope = {
-        "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
-    }  # fmt: skip
-    changes = {"tie_word_embeddings": True, "num_key_value_heads": 1, "head_dim": 32, "rms_norm_eps": 1e-2}
-    assert_equals_theirs(*make_llama(**changes, rope_parameters=rope))
 
 
 def test_llama_with_the_field_names_of_older_files(make_llama, tmp_path):
@@ -126,24 +104,17 @@ QUERIES, KEYS = (f"model.layers.1.self_attn.{p}_proj.weight" for p in "qk")
             lambda t: t.update({"wte.weight": t["transformer.wte.weight"] + 1}),
             r"holds the same weights twice: transformer\.wte\.weight and wte\.weight",
         ),
-        *(
-            (
-                "gpt2",
-                put("transformer.ln_f.weight", torch.ones(48, dtype=dtype)),
-                r"transformer\.ln_f\.weight is \w+, but weights are F64, F32, F16, BF16, F8",
-            )
-            for dtype in (torch.int64, torch.uint8, torch.bool, torch.complex64)
+        (
+            "gpt2",
+            put("transformer.ln_f.weight", torch.ones(48, dtype=torch.int64)),
+            r"transformer\.ln_f\.weight is I64, but weights are F64, F32, F16, BF16, F8",
         ),
         (  # of each other's size: together they would have the right number of rows
             "llama",
             lambda t: t.update({QUERIES: t[KEYS], KEYS: t[QUERIES]}),
             r"q_proj\.weight has the wrong shape: \[16, 64\] found, \[64, 64\] needed",
         ),
-        *(
-            ("llama", put(f"model.layers.{name}.weight", torch.zeros(shape)), "has the wrong shape")
-            for name in ("1.self_attn.k_proj", "0.mlp.up_proj")
-            for shape in ((7, 9), (3,), ())
-        ),
+        *(("llama", put(KEYS, torch.zeros(shape)), "has the wrong shape") for shape in ((7, 9), (3,), ())),
     ],
 )
 def test_tensors_that_do_not_fit_are_named(make_gpt2, make_llama, broken, family, change, message):
@@ -160,12 +131,8 @@ def test_tensors_that_do_not_fit_are_named(make_gpt2, make_llama, broken, family
         ({"layer_norm_epsilon": "x"}, "layer_norm_epsilon is 'x'"),
         ({"eos_token_id": "end"}, "eos_token_id"),
         ({"eos_token_id": 211}, "eos_token_id is 211: token ids of this model go from 0 to 210"),
-        ({"eos_token_id": -1}, "eos_token_id is -1"),
         ({"eos_token_id": [0, 50256]}, r"eos_token_id is \[0, 50256\]"),
-        ({"eos_token_id": True}, "eos_token_id is True"),
-        ({"eos_token_id": 3.0}, r"eos_token_id is 3\.0"),
         ({"bos_token_id": 10**9}, "bos_token_id is 1000000000"),
-        ({"bos_token_id": "begin"}, "bos_token_id is 'begin'"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no', true or false"),
         ({"activation_function": "\x1b[2J" * 9999}, r"activation '\\x1b\[2J"),
         # A page of text that asks for all memory, or all time.
@@ -176,8 +143,6 @@ def test_tensors_that_do_not_fit_are_named(make_gpt2, make_llama, broken, family
             {"n_embd": 2**18, "n_head": 1},
             r"wte\.weight has the wrong shape: \[211, 48\] found, \[211, 262144\] needed",
         ),
-        ({"vocab_size": 2**24}, r"\[211, 48\] found, \[16777216, 48\] needed"),
-        ({"n_positions": 2**24}, r"\[128, 48\] found, \[16777216, 48\] needed"),
     ],
 )
 def test_a_config_that_is_not_ours_is_refused(broken, change, message):
@@ -201,15 +166,10 @@ def check_refused(folder, change, message):
             "rotary tables of 68.7 GB, more than all weights",
         ),
         ({"head_dim": 2**30}, "head_dim is 1073741824"),
-        (
-            {"num_attention_heads": 2**20, "num_key_value_heads": 2**20, "head_dim": 2**20},
-            "head_dim is 1048576",
-        ),
         ({"head_dim": 7}, "head_dim is 7: numbers turn in pairs"),
         ({"rope_parameters": []}, "groups of settings"),
         ({"rope_parameters": {"rope_type": "\x1b[2J"}}, r"rotary scaling '\\x1b\[2J' is not supported"),
         ({"rope_parameters": {"rope_type": "linear", "factor": 1e-300}}, "needs factor above 0, got 1e-300"),
-        ({"rope_parameters": {"rope_type": "linear", "factor": True}}, "needs factor above 0, got True"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e-300}}, "rope_theta is 1e-300"),
         ({"rms_norm_eps": 10**400}, "rms_norm_eps is 1000"),
     ],
@@ -222,16 +182,6 @@ def test_a_long_context_of_a_real_model_is_no_fault(make_llama):
     """1,048,576 positions: tables of 32 MB beside tiny weights."""
     folder, _ = make_llama(max_position_embeddings=2**20)
     assert Transformer.from_pretrained(folder).cos.shape == (2**20, 4)
-
-
-def test_names_from_a_file_are_shown_short_and_without_control_codes(broken):
-    def change(tensors):
-        tensors["\x1b[2J\nerror: run rm -r"] = torch.ones(1)
-        tensors["x" * 100_000] = torch.ones(1)
-
-    with pytest.raises(ValueError, match="unexpected") as error:
-        Transformer.from_pretrained(broken(change))
-    assert str(error.value).isprintable() and len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "\\x00", '{"model_type": "llama", "rope_parameters": "x"}'])

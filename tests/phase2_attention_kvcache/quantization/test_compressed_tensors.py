@@ -105,11 +105,9 @@ def test_few_bits_are_the_numbers_that_they_stand_for(small, tmp_path, kind, opt
     "changed",
     [
         {"quant_method": "awq"},
-        {"format": "float-quantized"},
         {"config_groups": {"group_0": {"weights": W4 | {"num_bits": 3}}}},
         {"config_groups": {"group_0": {"weights": W4 | {"group_size": 48}}}},
         {"config_groups": {"group_0": {"weights": W4}, "group_1": {"weights": W8}}},
-        {"config_groups": None},
     ],
 )
 def test_another_scheme_is_one_line(small, tmp_path, changed):
@@ -124,15 +122,12 @@ def test_another_scheme_is_one_line(small, tmp_path, changed):
     ("part", "change", "message"),
     [
         ("scale", lambda t: t * float("nan"), "NaN, infinite or all zero"),
-        ("scale", lambda t: t * 0, "NaN, infinite or all zero"),
         ("scale", lambda t: t[:, :0].contiguous(), "scales are missing, or not in rows"),
         (
             "scale",
             lambda t: t[:, :3].contiguous(),
             "a row's 128 weights have 3 scales; one for a multiple of 32",
         ),
-        ("scale", lambda t: t.repeat(1, 2), "a row's 128 weights have 8 scales"),
-        ("scale", None, "scales are missing"),
         ("zero_point", lambda t: t[:, :1].contiguous(), "zero points, and"),
         ("packed", lambda t: t[:, :-1].contiguous(), "wrong shape"),
         ("packed", None, "missing layers.1.mlp.down_proj.weight"),

@@ -212,10 +212,7 @@ def test_a_type_that_is_not_read_here(tmp_path, folders):
     assert "'blk.0.ffn_up.weight' is Q5_1; read here are F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K" in said
 
 
-@pytest.mark.parametrize(
-    ("scale", "message"),
-    [(float("nan"), "NaN or infinite"), (float("inf"), "NaN or infinite"), (0.0, "all zero")],
-)
+@pytest.mark.parametrize(("scale", "message"), [(float("inf"), "NaN or infinite"), (0.0, "all zero")])
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
 def test_scales_that_are_no_scales(tmp_path, folders, kind, scale, message):
     file = convert(folders["gpt2"], tmp_path / "x.gguf", kind)
@@ -228,22 +225,12 @@ def test_scales_that_are_no_scales(tmp_path, folders, kind, scale, message):
     assert f"'{name}' are {message}: the file is damaged" in refusal(Transformer.from_pretrained, file)
 
 
-def test_a_truncated_block_and_rows_that_do_not_divide(tmp_path, folders, make_gpt2, tokenizer):
-    file = convert(folders["gpt2"], tmp_path / "x.gguf", "Q4_0")
-    file.write_bytes(file.read_bytes()[:-100])
-    assert "the file holds" in refusal(Transformer.from_pretrained, file)
+def test_rows_that_do_not_divide_into_blocks_leave_no_file(tmp_path, make_gpt2, tokenizer):
     folder, _ = make_gpt2(vocab_size=290)  # 48 wide
     tokenizer.save(folder / "tokenizer.json")
     said = refusal(convert, folder, tmp_path / "y.gguf", "Q4_0")
     assert "48 weights does not divide into Q4_0 blocks of 32: use F16" in said
     assert not (tmp_path / "y.gguf").exists()
-
-
-def test_weights_that_do_not_fit_the_settings(tmp_path, folders):
-    file = convert(folders["llama"], tmp_path / "x.gguf", "Q8_0")
-    spoil(file, b"blk.1.ffn_down.weight", b"blk.9.ffn_down.weight")
-    said = refusal(Transformer.from_pretrained, file)
-    assert "missing blk.1.ffn_down.weight; unexpected blk.9.ffn_down.weight" in said
 
 
 def test_a_file_larger_than_the_memory_is_refused_before_it_is_read(folders, tmp_path, monkeypatch):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from labkit.errors import LabError
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.training import train_model
 
@@ -50,14 +49,3 @@ def test_it_learns_and_others_can_load_it(monkeypatch, texts, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert model.dtype == torch.bfloat16
     assert model.config.eos_token_id == tok.eos_token_id == ours.eos_token_id
-
-
-@pytest.mark.parametrize("content", [None, "", "   \n", " <|endoftext|>\n"])
-def test_no_text_is_one_line(monkeypatch, tmp_path, content):
-    file = tmp_path / "t.txt"
-    if content is not None:
-        file.write_text(content)
-    arguments = ["--text", file, "--valid", file, "--out", tmp_path / "o"]
-    monkeypatch.setattr(sys, "argv", ["train_model.py", *map(str, arguments)])
-    with pytest.raises(LabError, match=r"t\.txt"):
-        train_model.main()

@@ -19,7 +19,6 @@ from phase3_paged_attention.paging import (
     PagedKVCache,
     StepLayout,
     compiled_kernel,
-    cpu_decode,
     paged_attention_loops,
     paged_attention_vectorised,
 )
@@ -246,13 +245,6 @@ def test_paged_cache(compiled, lens, size, heads, dim, dtype, rule, seed):
         assert torch.equal(stored.nan_to_num(7777.0), wanted.nan_to_num(7777.0))
 
 
-def test_paged_cache_in_float16_takes_the_way_through_torch():
-    step = Step.make([(20, 1), (0, 5), (3, 1)], 4, 4, 2, 16, torch.float16, seed=3)
-    cache, out = attend(step, torch.float16, compiled=True)
-    assert not cache.compiled
-    assert_close(out, step.expected(), torch.float16)
-
-
 @pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
 def test_a_request_that_went_wrong_harms_only_itself(compiled):
     """One user's keys overflowed. The step must not stop for it, and the others must not notice."""
@@ -262,14 +254,6 @@ def test_a_request_that_went_wrong_harms_only_itself(compiled):
     _, out = attend(step, torch.float32, compiled)
     assert_close(out[[0, 2]], expected[[0, 2]])
     assert compiled or out[1].isnan().all()  # (the kernel's fast arithmetic promises nothing of NaN)
-
-
-def test_without_numba(monkeypatch):
-    monkeypatch.setattr(cpu_decode, "_switched_off", True)
-    step = Step.make([(33, 1), (0, 9), (5, 1), (4, 4), (0, 1)], 4, 4, 2, 16, torch.float32, seed=5)
-    cache, out = attend(step, torch.float32, compiled=True)
-    assert not cache.compiled
-    assert_close(out, step.expected())
 
 
 def test_queries_that_are_a_view_of_something_larger():
