@@ -66,17 +66,10 @@ def draw_head(weights: torch.Tensor, tokens: Sequence[str], finding: str, subtit
     axis.set_facecolor(GREY + "55")
     axis.grid(False)
     size = 10 if n <= 16 else 6
+    centred = dict(ha="center", va="center", fontsize=size - 1)
     for i, j in zip(*np.nonzero(past & (weights.numpy() >= 0.05)), strict=True):
-        dark = weights[i, j] > 0.5
-        axis.text(
-            j,
-            i,
-            f"{100 * weights[i, j]:.0f}",
-            ha="center",
-            va="center",
-            fontsize=size - 1,
-            color="white" if dark else INK,
-        )
+        color = "white" if weights[i, j] > 0.5 else INK
+        axis.text(j, i, f"{100 * weights[i, j]:.0f}", color=color, **centred)
     axis.set_xticks(range(n), labels, rotation=90, fontsize=size)
     axis.set_yticks(range(n), labels, fontsize=size)
     axis.set(xlabel="token attended to (key)", ylabel="token that attends (query)")
@@ -139,14 +132,8 @@ def show_heads(lab: Lab, model: Transformer, ids: list[int], tokens: list[str]) 
         note="A first-token weight far above the even one is an attention sink: weights must add up to 1, so a head that finds "
         "nothing relevant gives them to a token where they do little harm. Last column: only tokens that stood before.",
     )
-    lab.record(
-        layer=layer,
-        head=head,
-        text=lab.args.text,
-        tokens=len(ids),
-        even_share=even,
-        share=chosen[kind][head].item(),
-    )
+    share = chosen[kind][head].item()
+    lab.record(layer=layer, head=head, text=lab.args.text, tokens=len(ids), even_share=even, share=share)
     own_weights = weights[layer][head]
     rows = [i for i in range(1, len(ids)) if kind == "previous" or ids[i] in ids[:i]]
     row = max(rows, key=lambda i: own_weights[i].max().item())

@@ -144,30 +144,16 @@ def draw_kv(now: dict[str, float]) -> Figure:
     points = now | {"DeepSeek-V3": DEEPSEEK_V3_KIB}
     sizes["DeepSeek-V3"], kinds["DeepSeek-V3"] = 671, "latent (MLA)"
     for kind, (marker, color) in MARKERS.items():
-        chosen = [name for name in points if kinds[name] == kind]
-        axis.scatter(
-            [sizes[n] for n in chosen],
-            [points[n] for n in chosen],
-            marker=marker,
-            color=color,
-            s=60,
-            label=kind,
-            zorder=3,
-        )
+        x, y = zip(*[(sizes[name], points[name]) for name in points if kinds[name] == kind])
+        axis.scatter(x, y, marker=marker, color=color, s=60, label=kind, zorder=3)
     for name, kib in points.items():
         x, y, align = LABELS.get(name, (9, -3, "left"))
         year = RELEASED.get(name, "2024")[:4]
         axis.annotate(
             f"{name} ({year})", (sizes[name], kib), (x, y), textcoords="offset points", ha=align, fontsize=8.5
         )
-    axis.set(
-        xscale="log",
-        yscale="log",
-        xlim=(0.6, 3000),
-        ylim=(4, 1000),
-        xlabel="billions of parameters",
-        ylabel="KiB per token",
-    )
+    axis.set(xscale="log", xlim=(0.6, 3000), xlabel="billions of parameters")
+    axis.set(yscale="log", ylim=(4, 1000), ylabel="KiB per token")
     plain_numbers(axis)
     axis.legend(loc="lower right", fontsize=9)
     return fig

@@ -76,18 +76,17 @@ def timed_at_gpt2_size(lab: Lab) -> None:
     naive, cached = total_times(times, 5, new)
     speedup = naive / cached
 
+    times_as = dict(between=True, unit="x", kind="timing")
     lab.predict(
         "kv-speedup",
         "how many times faster a cache makes 100 new tokens",
         predicted=(2, 10),
-        between=True,
         measured=round(float(speedup[99]), 1),
         source_says=3.1,
         tolerance=0.25,
-        unit="x",
-        kind="timing",
         note=f"No single number: {speedup[9]:.1f}x for 10 tokens, {speedup[99]:.1f}x for 100, "
         f"{speedup[499]:.1f}x for 500, {speedup[899]:.1f}x for 900. It grows with the length.",
+        **times_as,
     )
 
     def in_ms(step: str) -> str:
@@ -98,12 +97,10 @@ def timed_at_gpt2_size(lab: Lab) -> None:
         "ttft-isl",
         "TTFT at 1,000 tokens over TTFT at 5: 200 times the prompt, how many times the wait",
         predicted=(2, 200),
-        between=True,
         measured=growth,
-        unit="x",
-        kind="timing",
         note=f"At 5 / 20 / 45 tokens {in_ms('prefill')} ms (the source: 27 / 24 / 40, which falls first). "
         f"A short prompt mostly waits for the weights to be read.",
+        **times_as,
     )
     size = model.token_table.weight.element_size()
     kv_bytes, weight_bytes = 1000 * kv_per_token(GPT2_124M, size), GPT2_124M.num_parameters * size
@@ -112,24 +109,20 @@ def timed_at_gpt2_size(lab: Lab) -> None:
         "itl-flat",
         "ITL at 45 tokens over ITL at 5: 9 times the text, how many times the wait",
         predicted=(0.6, 1.5),
-        between=True,
         measured=early,
-        unit="x",
-        kind="timing",
         note=f"At 5 / 20 / 45 tokens {in_ms('decode')} ms (the source: 8.1 / 9.6 / 9.9).",
+        **times_as,
     )
     lab.predict(
         "itl-flat",
         "ITL at 1,000 tokens over ITL at 5",
         predicted=(1.1, 4),
-        between=True,
         measured=late,
         source_says=1.0,
         tolerance=0.1,
-        unit="x",
-        kind="timing",
         note=f"A step also reads the whole cache: {kv_bytes / 1e6:.0f} MB by then, beside {weight_bytes / 1e6:.0f} MB of weights, "
         f"in {lab.args.dtype}. If bytes were all, it would be {1 + kv_bytes / weight_bytes:.2f} times as long.",
+        **times_as,
     )
     rows = [[t.tokens, 1000 * t.prefill, 1000 * t.decode, t.tokens / t.prefill, 1 / t.decode] for t in times]
     columns = ["tokens of text", "TTFT, ms", "ITL, ms", "prefill tok/s", "decode tok/s"]

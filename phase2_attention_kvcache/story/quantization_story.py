@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +39,8 @@ NAMES = {"int8": "int8, a scale per row", "fp8": "fp8 (E4M3), a scale per row", 
          "q4_0": "Q4_0, groups of 32", "int4": "int4, groups of 32, zero points"}  # fmt: skip
 TOY_CARD = 64 * 2**20  # bytes: tales is small, so a small card makes the differences visible
 USER = 1024  # tokens of a user on it
-FAST = ("16 bits", "int8", "int4")  # formats for which torch has an operator that unpacks on the way
+EXACT, MIXED, GPTQ = "16 bits", "int4, table in int8", "int4, table in int8, GPTQ"
+FAST = (EXACT, "int8", "int4")  # formats for which torch has an operator that unpacks on the way
 
 
 class Texts(NamedTuple):
@@ -61,15 +62,12 @@ class Result:
     tokens_per_second: float
 
 
-@dataclass
-class Results:
-    exact: Result
-    rounded: dict[str, Result] = field(default_factory=dict)
-    gptq: Result | None = None
+Results = dict[str, Result]  # first EXACT, then the methods, MIXED, GPTQ
 
-    def lost(self, result: Result) -> float:
-        """Percent of bits per byte more than the exact model."""
-        return 100 * (result.bits_per_byte / self.exact.bits_per_byte - 1)
+
+def lost(results: Results, name: str) -> float:
+    """Percent of bits per byte more than the exact model."""
+    return 100 * (results[name].bits_per_byte / results[EXACT].bits_per_byte - 1)
 
 
 def load_plain(lab: Lab) -> Transformer:
@@ -137,19 +135,18 @@ def tell_quality(lab: Lab, texts: Texts) -> Results:
     lab.title("The whole model: bits per byte")
     lab.say(f"""Bits per byte is the average number of bits that the model needs to encode one byte of a text. This one has
         {texts.num_bytes:,} bytes. What a model loses by rounding costs bits.""")
-    results = Results(measure(load_plain(lab), "16 bits", texts))
-    for method in lab.progress(METHODS, "measuring formats"):
-        results.rounded[method] = measure(quantize_model(load_plain(lab), method), NAMES[method], texts)
-    name = "int4, table in int8"
-    results.rounded[name] = measure(quantize_model(load_plain(lab), "int4", "int8"), name, texts)
-    results.gptq = measure(
-        quantize_model_gptq(load_plain(lab), texts.calibration), "int4, table in int8, GPTQ", texts
-    )
+    ways = {EXACT: lambda model: model}
+    ways |= {method: partial(quantize_model, method=method) for method in METHODS}
+    ways[MIXED] = partial(quantize_model, method="int4", table_method="int8")
+    ways[GPTQ] = partial(quantize_model_gptq, texts=texts.calibration)
+    results: Results = {}
+    for name in lab.progress(ways, "measuring formats"):
+        results[name] = measure(ways[name](load_plain(lab)), NAMES.get(name, name), texts)
     cache = kv_bytes_of_token(load_plain(lab).config, "auto", torch.bfloat16)
     rows = [
-        [r.name, r.nbytes / 1e6, r.bits_a_weight, f"{r.bits_per_byte:.4f}", f"{results.lost(r):+.3f}", r.tokens_per_second,
+        [r.name, r.nbytes / 1e6, r.bits_a_weight, f"{r.bits_per_byte:.4f}", f"{lost(results, name):+.3f}", r.tokens_per_second,
          int((TOY_CARD - r.nbytes) // (USER * cache))]
-        for r in (results.exact, *results.rounded.values(), results.gptq)
+        for name, r in results.items()
     ]  # fmt: skip
     lab.table(
         f"{lab.args.model} in each format",
@@ -162,10 +159,10 @@ def tell_quality(lab: Lab, texts: Texts) -> Results:
         "int8-minimal",
         "INT8: how many percent more bits per byte (0 within half a percent?)",
         predicted=True,
-        measured=abs(results.lost(results.rounded["int8"])) < 0.5,
-        note=f"{results.lost(results.rounded['int8']):+.3f}%: noise. Rounding at random may even help by a hair.",
+        measured=abs(lost(results, "int8")) < 0.5,
+        note=f"{lost(results, 'int8'):+.3f}%: noise. Rounding at random may even help by a hair.",
     )
-    worst = max(results.lost(results.rounded[m]) for m in ("q4_0", "int4"))
+    worst = max(lost(results, m) for m in ("q4_0", "int4"))
     lab.predict(
         "int4-groups",
         "INT4 in groups of 32: less than 3% more bits per byte?",
@@ -173,7 +170,7 @@ def tell_quality(lab: Lab, texts: Texts) -> Results:
         measured=worst < 3.0,
         note=f"{worst:+.2f}%. A scale for each 32 weights keeps it small.",
     )
-    lab.record(results=[vars(r) for r in (results.exact, *results.rounded.values(), results.gptq)])
+    lab.record(results=[vars(r) for r in results.values()])
     return results
 
 
@@ -181,7 +178,7 @@ def tell_gptq(lab: Lab, results: Results) -> None:
     lab.title("GPTQ: rounding with compensation")
     lab.say("""GPTQ runs text through the model to see which inputs of a layer occur together. Weights that are not rounded yet then
         compensate the error of each rounded one. Size and speed stay the same.""")
-    rounded, better = results.lost(results.rounded["int4, table in int8"]), results.lost(results.gptq)
+    rounded, better = lost(results, MIXED), lost(results, GPTQ)
     lab.predict(
         "gptq-wins-back",
         "does GPTQ recover at least 30% of the loss from rounding the layers to int4?",
@@ -196,16 +193,16 @@ def tell_gptq(lab: Lab, results: Results) -> None:
 def tell_cache(lab: Lab, texts: Texts, results: Results) -> None:
     lab.title("Keys and values in 8 bits")
     model = load_plain(lab)
-    rows, lost = [], {}
+    rows, more = [], {}
     for kind in lab.progress(KV_CACHE_DTYPES, "measuring caches"):
-        bits = results.exact.bits_per_byte
+        bits = results[EXACT].bits_per_byte
         if kind != "auto":
             cache = partial(RoundingCache, kind, model.config)
             bits = bits_per_byte(model, texts.valid, texts.num_bytes, make_cache=cache)
         nbytes = kv_bytes_of_token(model.config, kind, torch.bfloat16)
-        lost[kind] = 100 * (bits / results.exact.bits_per_byte - 1)
-        users = int((TOY_CARD - results.exact.nbytes) // (USER * nbytes))
-        rows.append([kind, nbytes, f"{bits:.4f}", f"{lost[kind]:+.3f}", users])
+        more[kind] = 100 * (bits / results[EXACT].bits_per_byte - 1)
+        users = int((TOY_CARD - results[EXACT].nbytes) // (USER * nbytes))
+        rows.append([kind, nbytes, f"{bits:.4f}", f"{more[kind]:+.3f}", users])
     lab.table(
         "kv_cache_dtype",
         ["stored as", "bytes per token", "bits per byte", "lost, %", "requests that fit"],
@@ -217,16 +214,16 @@ def tell_cache(lab: Lab, texts: Texts, results: Results) -> None:
         predicted=2.0,
         measured=rows[0][1] / rows[KV_CACHE_DTYPES.index("int8_per_token_head")][1],
         tolerance=0.05,
-        note=f"Not quite 2: each head of a token has a scale besides. It costs {lost['int8_per_token_head']:+.3f}% bits per "
-        f"byte; fp8 without a scale is exactly 2 and costs {lost['fp8']:+.3f}%.",
+        note=f"Not quite 2: each head of a token has a scale besides. It costs {more['int8_per_token_head']:+.3f}% bits per "
+        f"byte; fp8 without a scale is exactly 2 and costs {more['fp8']:+.3f}%.",
     )
     lab.predict(
         "int8-cache-quality",
         "does a cache in int8 cost less than 0.5% bits per byte?",
         predicted=True,
-        measured=lost["int8_per_token_head"] < 0.5,
+        measured=more["int8_per_token_head"] < 0.5,
     )
-    lab.record(cache_lost_percent=lost)
+    lab.record(cache_lost_percent=more)
 
 
 def tell_memory(lab: Lab, results: Results) -> None:
@@ -243,7 +240,7 @@ def tell_memory(lab: Lab, results: Results) -> None:
         source_says=2.0,
         note=f"{card.title}, users of {context:,} tokens: {fp16} in FP16, {weights_only} with weights in FP8, {both} with the "
         "cache in FP8 too. On a large card it is the cache that decides: halving the weights alone gives little. With weights in fp8 "
-        f"{lab.args.model} loses {results.lost(results.rounded['fp8']):+.3f}% bits per byte. Its tokens/s are not measured: no "
+        f"{lab.args.model} loses {lost(results, 'fp8'):+.3f}% bits per byte. Its tokens/s are not measured: no "
         "compiled matrix multiplication of this course reads fp8.",
     )
     lab.record(users={"FP16": fp16, "FP8 weights": weights_only, "FP8 weights and cache": both})
@@ -253,12 +250,13 @@ def tell_speed(lab: Lab, results: Results) -> None:
     lab.title("Faster? By the part that reads weights")
     bandwidth = measure_ceilings("cpu", "bfloat16", quick=True).bandwidth
     times = time_steps(lab, {name: fast_model(lab, name) for name in FAST})
-    full = times["16 bits"]
+    full = times[EXACT]
     rows = []
     for name, (one, many) in times.items():
-        lost = results.lost(results.rounded[name]) if name in results.rounded else 0.0
         gains = [100 * (1 - mine / theirs) for mine, theirs in zip((one, many), full)]
-        rows.append([name, f"{lost:+.3f}", 1 / one, f"{gains[0]:.0f}%", 64 / many, f"{gains[1]:.0f}%"])
+        rows.append(
+            [name, f"{lost(results, name):+.3f}", 1 / one, f"{gains[0]:.0f}%", 64 / many, f"{gains[1]:.0f}%"]
+        )
     lab.table(
         "A step of GPT-2's shape, operators of torch that unpack on the way",
         ["format", f"bits per byte lost by {lab.args.model}, %", "1 user, tokens/s", "TPOT shorter by", "64 users, tokens/s",
@@ -284,15 +282,15 @@ def tell_speed(lab: Lab, results: Results) -> None:
         f"is added to it. 64 users share one reading and multiply 64 times as much: there int4's TPOT is {rows[-1][-1]} shorter. "
         f"Tokens/s of 1 and of 64 users: {speeds}.",
     )
-    lost = results.lost(results.rounded["int4"])
+    more = lost(results, "int4")
     lab.predict(
         "free-lunch",
         "INT4: does it cost quality (more bits per byte)?",
         predicted=True,
-        measured=lost > 0.01,
+        measured=more > 0.01,
         source_says=False,
         kind="structure" if lab.args.model == "tales" and not lab.quick else "timing",
-        note=f"int8 is free as far as can be seen here. int4 costs {lost:.2f}% bits per byte, and its speed needs "
+        note=f"int8 is free as far as can be seen here. int4 costs {more:.2f}% bits per byte, and its speed needs "
         "fused kernels: unpacked by plain operators it is slower than 16 bits (the table of the whole model). Tokens/s of 1 and of 64 "
         f"users with operators that unpack on the way: {speeds}.",
     )
@@ -325,23 +323,23 @@ def time_steps(lab: Lab, models: dict[str, Transformer]) -> dict[str, tuple[floa
 
 
 def draw_quality(model: str, results: Results) -> Figure:
-    rounded = list(results.rounded.values())
     fig, (ax,) = new_figure(
-        f"4-bit weights cost {results.lost(results.rounded['int4']):.1f}% more bits per byte, 8-bit weights almost none",
+        f"4-bit weights cost {lost(results, 'int4'):.1f}% more bits per byte, 8-bit weights almost none",
         f"{model}: lower is better, left is smaller; the dashed line is the model in 16 bits",
         size=(8.4, 4.8),
     )
-    ax.axhline(results.exact.bits_per_byte, color=INK, linestyle="--", linewidth=1.2)
+    ax.axhline(results[EXACT].bits_per_byte, color=INK, linestyle="--", linewidth=1.2)
     ax.margins(y=0.12)  # room for a label below the line
-    for result, colour in [(results.exact, INK), *((r, BLUE) for r in rounded), (results.gptq, GREEN)]:
+    for name, result in results.items():
+        colour = {EXACT: INK, GPTQ: GREEN}.get(name, BLUE)
         x, y = result.nbytes / 1e6, result.bits_per_byte
         ax.plot(x, y, "o", color=colour, markersize=9)
         # Three may lie on the dashed line: one name stands below it, one beside its dot, one above.
-        right, up = {NAMES["int8"]: (-9, -14), results.gptq.name: (9, 18)}.get(result.name, (9, 5))
+        right, up = {"int8": (-9, -14), GPTQ: (9, 18)}.get(name, (9, 5))
         ax.annotate(result.name, (x, y), xytext=(right, up), ha="right" if right < 0 else "left",
                     textcoords="offset points", fontsize=9, color=colour)  # fmt: skip
-    start, end = results.rounded["int4, table in int8"], results.gptq
+    start, end = results[MIXED], results[GPTQ]
     ax.annotate("", (end.nbytes / 1e6, end.bits_per_byte), (start.nbytes / 1e6, start.bits_per_byte),
                 arrowprops=dict(arrowstyle="->", color=ORANGE))  # fmt: skip
-    ax.set(xlabel="weights, MB", ylabel="bits per byte", xlim=(0, 1.25 * results.exact.nbytes / 1e6))
+    ax.set(xlabel="weights, MB", ylabel="bits per byte", xlim=(0, 1.25 * results[EXACT].nbytes / 1e6))
     return fig

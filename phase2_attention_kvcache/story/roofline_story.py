@@ -88,20 +88,12 @@ def draw_roofline(ceilings: Ceilings, steps: list[Step], name: str, where: str) 
     slope, roof = ceilings.bandwidth / 1e9, ceilings.rate / 1e9
     ax.plot([low, ceilings.ridge, high], [low * slope, roof, roof], color=INK, linewidth=2.2)
     ax.axvline(ceilings.ridge, color=GREY, linestyle=":", linewidth=1.2)
+    below = dict(xytext=(0, -10), textcoords="offset points", ha="center", va="top", fontsize=8.5)
     for n, work, floor, seconds in steps:
         y = work.operations / seconds / 1e9
         colour = BLUE if work.intensity < ceilings.ridge else ORANGE
         ax.plot(work.intensity, y, "o", color=colour, markersize=8)
-        label = f"{n:,}\n{floor / seconds:.0%}"
-        ax.annotate(
-            label,
-            (work.intensity, y),
-            (0, -10),
-            textcoords="offset points",
-            ha="center",
-            va="top",
-            fontsize=8.5,
-        )
+        ax.annotate(f"{n:,}\n{floor / seconds:.0%}", (work.intensity, y), **below)
     ax.set(xlabel="FLOP per byte", ylabel="GFLOP/s", xscale="log", yscale="log", xlim=(low, high))
     ax.set_ylim(bottom=ax.get_ylim()[0] / 2)  # room for the label below the lowest point
     plain_numbers(ax)

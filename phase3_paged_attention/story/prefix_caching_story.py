@@ -195,14 +195,8 @@ def draw_ttft(shares: Sequence[float], ratios: Sequence[float], at: float, n: in
         "The more of a prompt is shared, the shorter the time to first token",
         f"Prompts of {n} tokens, warm divided by cold cache; {where}",
     )
-    ax.plot(
-        [0, 100],
-        [1, 0],
-        color=GREY,
-        linestyle="--",
-        linewidth=1.5,
-        label="if time were proportional to tokens",
-    )
+    dashes = dict(color=GREY, linestyle="--", linewidth=1.5)
+    ax.plot([0, 100], [1, 0], label="if time were proportional to tokens", **dashes)
     ax.plot(100 * np.array(shares), ratios, marker="o", color=BLUE, label="measured TTFT")
     ax.plot([0, 100 * at, 100 * at], [ratio, ratio, 0], color=ORANGE, linewidth=1.2, linestyle=":")
     ax.annotate(

@@ -1,7 +1,7 @@
 """Throughput against latency: the simulator of phase 4, run again by the page for whatever the reader chooses."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from phase1_tokens_embeddings.weights import cards
 from phase4_scheduler.engine import SchedulerConfig
@@ -10,7 +10,7 @@ from phase4_scheduler.simulator.latency import Latency, summarise
 from phase4_scheduler.simulator.traffic import PATTERN_NAMES, TrafficRequest, draw_traffic
 from phase4_scheduler.simulator.virtual_time import Run, simulate
 from web.pieces.piece import Piece, in_words
-from web.pieces.roofline import cost_of
+from web.pieces.roofline import choices_of, cost_of
 
 SHOWN_MODELS, SHOWN_CARDS = ("llama-3.2-1b", "llama-3-8b"), ("l4", "rtx4090", "a100-80", "h100")
 REQUESTS, IN_WORDS = 400, 100  # of a run on the page, and of one that the text tells of
@@ -43,12 +43,8 @@ def load_piece(
     model: str = "llama-3-8b", card: str = "l4", pattern: str = "mixed", sequences: int = SEQUENCES
 ) -> Piece:
     """Choose model, card, traffic and limits; the curve of latency against load, worked out on the spot."""
-    costs = {f"{m} {c}": cost for m in SHOWN_MODELS for c in SHOWN_CARDS if (cost := cost_of(m, c))}
     traffic = {name: traffic_of(name) for name in PATTERN_NAMES}
-    data = {
-        "models": list(SHOWN_MODELS),
-        "cards": {name: cards.CARDS[name].title for name in SHOWN_CARDS},
-        "costs": {name: asdict(cost) for name, cost in costs.items()},
+    data = choices_of(SHOWN_MODELS, SHOWN_CARDS) | {
         "traffic": {
             name: [[r.arrival, r.prompt_tokens, r.output_tokens] for r in requests]
             for name, requests in traffic.items()
@@ -58,7 +54,7 @@ def load_piece(
         "start": {"model": model, "card": card, "pattern": pattern, "sequences": sequences},
         "slo": {"ttft": TTFT_SLO, "tpot": TPOT_SLO},
     }
-    cost = costs[f"{model} {card}"]
+    cost = cost_of(model, card)
     lines = [f"{'requests/s':>10}  {'tokens/s':>8}  {'TTFT p95, s':>11}  {'ITL p95, ms':>11}  {'in time':>7}"]
     for rate in (0.4, 0.6, 0.8):
         felt = felt_at(traffic[pattern][:IN_WORDS], rate, cost, sequences)

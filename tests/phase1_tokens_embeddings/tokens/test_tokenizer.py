@@ -20,6 +20,7 @@ from phase1_tokens_embeddings.tokens.bpe import (
     merge_pair,
     split_words,
 )
+from tests.phase1_tokens_embeddings.other_tokenizers.test_library_tokenizer import random_texts
 
 # Written out as in OpenAI's encoder.py and Llama 3's tokenizer.json, not taken from the code under test.
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -165,20 +166,6 @@ def check_file_against_libraries(tok: BPETokenizer, folder, texts: list[str]) ->
         assert auto(text, add_special_tokens=False).input_ids == ids
         assert again.encode(text) == ids
         assert hub.decode(ids, skip_special_tokens=False) == tok.decode(ids)
-
-
-def random_texts(count: int) -> list[str]:
-    """Random strings as above, but from a seed: the files are loaded once for all of them."""
-    rng = random.Random(11)
-    assigned = [c for c in range(1, 0x110000) if unicodedata.category(chr(c)) not in ("Cs", "Cn")]
-    pool = (
-        "½Ⅷ٣१ etaoin  \n\t'.,;-01234ÄßéßØ漢字語कखिдляне\u0301\u200d\u00a0\u3000🙂👍\ufeff\x00\x1c\U0010ffff"
-    )
-    texts = []
-    for _ in range(count):
-        planes = [*rng.choices(assigned, k=3), *map(ord, rng.choices(pool, k=20))]
-        texts.append("".join(chr(c) * rng.choice((1, 1, 1, 2, 7)) for c in rng.choices(planes, k=15)))
-    return [*texts, "", " ", "unbelievable unbelievable", "I'LL SHE'S don't", *corpus()[:2]]
 
 
 @pytest.mark.parametrize("name", ["trained", "tales", "gpt2"])

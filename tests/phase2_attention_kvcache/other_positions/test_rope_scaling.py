@@ -25,13 +25,6 @@ SCALINGS = [
 ]
 
 
-@pytest.mark.parametrize("head_dim", [2, 64, 128])
-@pytest.mark.parametrize(("theta", "scaling"), SCALINGS)
-def test_frequencies_agree_with_transformers(head_dim, theta, scaling):
-    expected = transformers_rotary(head_dim, theta, scaling).inv_freq
-    torch.testing.assert_close(rotary_frequencies(head_dim, theta, scaling), expected, rtol=1e-6, atol=0)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("theta", "scaling"), SCALINGS)
 def test_rotation_agrees_with_transformers(theta, scaling, dtype):
