@@ -116,27 +116,33 @@ def no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-@no_garbage_collection()
 def serve_fleet(
     requests: Iterable[TrafficRequest], config: ReplicaConfig, num_replicas: int, router: Router
 ) -> FleetRun:
-    """Serve all requests with `num_replicas` equal replicas.
+    """Serve all requests with `num_replicas` equal replicas, see `serve_replicas`."""
+    manager = KVEventBlockManager if hasattr(router, "observe") else BlockManager
+    return serve_replicas(requests, [Replica.made_from(config, manager) for _ in range(num_replicas)], router)
+
+
+@no_garbage_collection()
+def serve_replicas(requests: Iterable[TrafficRequest], replicas: list[Replica], router: Router) -> FleetRun:
+    """Serve all requests.
 
     Args:
         requests: in the order of their arrivals.
+        replicas: equal ones or different ones. For a router that observes, their block managers record KV events.
 
     The result depends on the arguments alone: the same seed, the same run.
     """
-    observe = getattr(router, "observe", None)
-    manager = KVEventBlockManager if observe else BlockManager
-    run = FleetRun([Replica.made_from(config, manager) for _ in range(num_replicas)])
+    observe, run = getattr(router, "observe", None), FleetRun(replicas)
     for number, request in enumerate(requests):
         run.advance(request.arrival)
         asked = request
         if observe:
             for i, replica in enumerate(run.replicas):
                 observe(i, replica.scheduler.block_manager.take_kv_events())
-            asked = replace(request, hash_ids=block_names(request, config.block_size))
+            size = replicas[0].scheduler.block_manager.block_size
+            asked = replace(request, hash_ids=block_names(request, size))
         loads = [replica.load(request.arrival) for replica in run.replicas]
         run.give(request, number, router.choose(asked, loads))
     return run.finish()

@@ -1,4 +1,4 @@
-"""Which replica gets the next request? Four rules, each a few lines.
+"""Which replica gets the next request? Five rules, each a few lines.
 
 A replica is one engine with one model; several with the same model behind one address are a fleet. The router in
 front sees each request come, and knows how many requests every replica has in flight (its load). It chooses at
@@ -48,6 +48,20 @@ class LeastLoaded:
 
     def choose(self, request: TrafficRequest, loads: Sequence[int]) -> int:
         return least(loads)
+
+
+class LeastPerSpeed:
+    """For replicas on different cards: the fewest requests for its speed, this one included.
+
+    Args:
+        speeds: of the replicas, in any unit; a decode step is bound by the card's memory bandwidth.
+    """
+
+    def __init__(self, speeds: Sequence[float]) -> None:
+        self.speeds = speeds
+
+    def choose(self, request: TrafficRequest, loads: Sequence[int]) -> int:
+        return min(range(len(loads)), key=lambda i: (loads[i] + 1) / self.speeds[i])
 
 
 class PrefixAware:

@@ -13,18 +13,23 @@ from labkit.figures import INK, new_figure
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import find_card, find_shape
 from phase4_scheduler.engine import SchedulerConfig
+from phase4_scheduler.simulator.cost_model import StepSize
 from phase4_scheduler.simulator.fleet import (
     Autoscaler,
     FleetRun,
+    Replica,
     ReplicaConfig,
     daily,
     serve_autoscaled,
     serve_fleet,
+    serve_replicas,
 )
+from phase4_scheduler.simulator.latency import summarise
 from phase4_scheduler.simulator.parallel_cost import cost_on_cards
 from phase4_scheduler.simulator.planning import SLO, binding_limit
-from phase4_scheduler.simulator.routers import ROUTERS
-from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic, read_trace
+from phase4_scheduler.simulator.routers import ROUTERS, LeastLoaded, LeastPerSpeed
+from phase4_scheduler.simulator.tiers import Tier, TieredReplica
+from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, draw_traffic, read_trace
 from phase4_scheduler.story.capacity_story import conversations
 from phase4_scheduler.story.capacity_task import BLOCK_SIZE
 
@@ -181,6 +186,82 @@ def a_day(lab: Lab) -> None:
         rows,
     )
     lab.record(day=rows)
+
+
+def old_prefixes(lab: Lab) -> None:
+    """Conversations that come back, and where their keys and values wait meanwhile."""
+    lab.title("Levels of KV memory")
+    fleet = Fleet(lab.args.model, lab.args.card)
+    config, cost = fleet.config, fleet.config.cost
+    traffic = conversations(120 if lab.quick else 400, 5, 8.0, lab.seed)
+    if lab.args.trace and (named := [r for r in read_trace(lab.args.trace) if r.hash_ids]):
+        num_blocks = config.num_blocks * BLOCK_SIZE // TRACE_BLOCK
+        traffic, config = named, replace(config, block_size=TRACE_BLOCK, num_blocks=num_blocks)
+    per_token = cost.seconds(StepSize.of([(0, config.scheduler.max_num_batched_tokens)])) / 2048
+    lab.say(f"""{len(traffic):,} requests, {CARDS_THERE} replicas, the least loaded one takes each. Computing a prompt takes
+        {1e6 * per_token:.0f} µs per token, and a token's keys and values are {cost.kv_bytes:,} bytes: loading them pays from
+        {cost.kv_bytes / per_token / 1e9:.1f} GB/s on.""")
+    memory, ssd, network = (16, 50.0), (1000, 6.0), (10_000, 3.0)
+    stacks: dict[str, Callable[[], list[list[Tier]]]] = {
+        "the GPU's cache alone": lambda: [[] for _ in range(CARDS_THERE)],
+        "and main memory, 16 GB": lambda: [[Tier("main memory", *memory)] for _ in range(CARDS_THERE)],
+        "and an SSD, 6 GB/s": lambda: [
+            [Tier("main memory", *memory), Tier("SSD", *ssd)] for _ in range(CARDS_THERE)
+        ],
+        "and one store for all, 3 GB/s": lambda: share_store(memory, Tier("store", *network)),
+    }
+    rows = []
+    for name, make in lab.progress(stacks.items(), "one level after another"):
+        replicas = [TieredReplica.over(config, tiers, cost.kv_bytes) for tiers in make()]
+        run = serve_replicas(traffic, replicas, LeastLoaded())
+        loaded = sum(sum(r.scheduler.connector.loaded.values()) for r in replicas)
+        prompts = sum(r.prompt_tokens for r in run.records)
+        rows.append(
+            [name, f"{run.hit_rate:.1%}", f"{loaded / prompts:.1%}", summarise(run.records).ttft.mean]
+        )
+    lab.table(
+        "Where the beginnings of prompts are found",
+        ["levels", "prompt tokens found", "of these loaded", "mean TTFT, s"],
+        rows,
+    )
+    lab.record(levels=rows)
+
+
+def share_store(memory: tuple[float, float], store: Tier) -> list[list[Tier]]:
+    return [[Tier("main memory", *memory), store] for _ in range(CARDS_THERE)]
+
+
+def mixed_cards(lab: Lab) -> None:
+    """Slow cards beside a fast one: more arithmetic, and perhaps fewer requests within the SLO."""
+    lab.title("Cards of two kinds")
+    slo, traffic = SLO(2.0, 0.1), draw_traffic("code", 500 if lab.quick else 1500, 12.0, seed=lab.seed)
+    fleets = {card: Fleet("llama-3-8b", card).config for card in ("h100", "l4")}
+    speeds = [find_card(card).bandwidth_gb_s for card in ("h100", *CARDS_THERE * ["l4"])]
+    kept = {}
+    for name, number, router in (
+        ("the H100 alone", 1, LeastLoaded()),
+        (f"and {CARDS_THERE} L4, to the least loaded", 1 + CARDS_THERE, LeastLoaded()),
+        (f"and {CARDS_THERE} L4, to the least loaded per bandwidth", 1 + CARDS_THERE, LeastPerSpeed(speeds)),
+    ):
+        replicas = [Replica.made_from(fleets["l4" if i else "h100"]) for i in range(number)]
+        kept[name] = slo.kept_share(serve_replicas(traffic, replicas, router))
+    alone, by_number, by_speed = kept.values()
+    lab.predict(
+        claim="mixed-cards",
+        question=f"an H100 gets {CARDS_THERE} L4 beside it, and a router that sends each request to the least loaded: are more "
+        "requests within the SLO?",
+        predicted=True,
+        measured=by_number > alone,
+        kind="timing",
+        note=f"{alone:.0%} before, {by_number:.0%} with them: an L4 with as many requests as the H100 has takes 11 times as long. "
+        f"Counted per bandwidth: {by_speed:.0%}.",
+    )
+    lab.table(
+        "Llama-3 8B, code, 12 requests/s",
+        ["fleet", "requests within the SLO"],
+        [[name, percent(share)] for name, share in kept.items()],
+    )
+    lab.record(mixed=kept)
 
 
 def percent(share: float | None) -> str:
