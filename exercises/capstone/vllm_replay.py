@@ -14,12 +14,11 @@ import vllm.v1.core.sched.scheduler as its_module
 
 from exercises.capstone.vllm_policy import PolicyScheduler
 from phase5_real_gpu.benchmarks import vllm_worker
-from tests.phase4_scheduler.engine.record_windows import record
+from tests.phase4_scheduler.engine.record_decisions import Recorder
 
 
 def first_difference(model_config: Any, workload: dict[str, Any]) -> int | None:
-    requests = [{"stop_after": None, "abort_at": None} | r for r in workload["requests"]]
-    steps = record(model_config, workload | {"requests": requests})["steps"]
+    steps = Recorder(model_config, workload).record()["steps"]
     for mine, theirs in zip(steps, workload["steps"]):  # (vLLM may need a last step to clean up)
         theirs = theirs | {"finished": sorted(theirs["finished"])}
         if any(mine[what] != value for what, value in theirs.items()):

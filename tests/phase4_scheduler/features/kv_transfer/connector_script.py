@@ -1,4 +1,4 @@
-"""A connector that moves nothing and answers by a script: the same one for the real vLLM (`record_vllm_connector.py`) and for
+"""A connector that moves nothing and answers by a script: the same one for the real vLLM (`record_decisions.py`) and for
 the course's scheduler (`test_vllm_connector_recordings.py`).
 
 The script of a request: `remote` (tokens of its prompt that the other engine has), `sync` (they come within the step),
@@ -68,8 +68,3 @@ def prompt_of(r: dict[str, Any]) -> list[int]:
         (group * 31 + i * 7) % 97 + 100 if i < shared else r["id"] * 211 + i + 1000
         for i in range(r["length"])
     ]
-
-
-def model_token(request: int, num_tokens: int) -> int:
-    """The "model": what follows the first `num_tokens` tokens of a request."""
-    return (request * 7919 + num_tokens * 104729) % 5000 + 100
