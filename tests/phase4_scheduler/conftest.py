@@ -102,6 +102,22 @@ def make_prompts():
     return make
 
 
+@pytest.fixture
+def after_forward():
+    """after_forward(engine, call): after each forward pass `call(token_ids, hidden)` runs; it may raise, or spoil the hidden states."""
+    handles = []
+
+    def attach(engine: LLMEngine, call) -> None:
+        def hook(model, given, hidden):
+            call(given[0], hidden)
+
+        handles.append(engine.model.register_forward_hook(hook))
+
+    yield attach
+    for handle in handles:
+        handle.remove()
+
+
 @pytest.fixture(autouse=True)
 def assert_empty():
     """Nothing is left in an engine: no request, no answer, no block, no swap slot. Checked after every test."""

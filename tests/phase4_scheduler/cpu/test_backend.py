@@ -14,7 +14,6 @@ from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transfor
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear, quantize_model
 from phase3_paged_attention.paging import PagedKVCache, StepLayout
 from phase4_scheduler.cpu import backend, choice, prepare
-from phase4_scheduler.cpu.large_pages import collapse_pages
 from phase4_scheduler.cpu.linear import CPULinear, largest
 from phase4_scheduler.engine import LLMEngine
 
@@ -132,10 +131,3 @@ def test_the_largest_number(dtype):
     logits[3] = -torch.inf
     for found, wanted in zip(largest(logits), logits.max(dim=-1)):
         assert torch.equal(found.nan_to_num(7), wanted.nan_to_num(7))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the advice is Linux's")
-def test_large_pages_change_no_number():
-    weights = torch.arange(3 << 20)
-    collapse_pages(weights.data_ptr(), weights.nbytes)
-    assert torch.equal(weights, torch.arange(3 << 20))

@@ -1,6 +1,5 @@
 """Streamed text and stop strings against the plain way: decode everything anew after each token, and search."""
 
-import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +9,6 @@ from phase1_tokens_embeddings.other_tokenizers import read_tokenizer
 from phase1_tokens_embeddings.tokens import BPETokenizer, StreamDecoder
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase4_scheduler.engine.output_processor import IncrementalDetokenizer
-from phase4_scheduler.engine.outputs import RequestMetrics
 
 TOKENIZER = BPETokenizer.train(["aab abb éé 😀😀 the end the end END END aaab"], vocab_size=290)
 LETTERS = "ab é😀E\u0301N"
@@ -102,14 +100,6 @@ def test_a_stop_string_may_end_in_half_a_character():
 def test_a_token_that_the_tokenizer_does_not_know_has_no_text():
     text = IncrementalDetokenizer(TOKENIZER, SamplingParams(stop="ab"))
     assert text.push([97, TOKENIZER.vocab_size, 99]) == ("ac", 3)
-
-
-def test_metrics_before_the_first_and_after_the_last_token():
-    metrics = RequestMetrics(arrival_time=2.0)
-    assert (metrics.ttft, metrics.itls, metrics.e2e) == (None, [], None)
-    metrics.token_times += [5.0, 6.0, 8.0]
-    metrics.finished_time = 8.0
-    assert (metrics.ttft, metrics.itls, metrics.e2e) == (3.0, [1.0, 2.0], pytest.approx(6.0))
 
 
 def test_an_answer_keeps_its_first_space(tmp_path):

@@ -4,12 +4,11 @@ import pytest
 
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
-from phase2_attention_kvcache.measuring.roofline import matrix_bytes, work_of_step
 from phase2_attention_kvcache.model import SamplingParams, Transformer, generate_cached
 from phase2_attention_kvcache.quantization.quantized_linear import quantize_model, weight_bytes_of
-from phase4_scheduler.assembly.build import default_num_blocks, load_model
+from phase4_scheduler.assembly.build import default_num_blocks
 from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.features.quantized import QuantizedKVCache, QuantizedWeights
+from phase4_scheduler.features.quantized import QuantizedKVCache
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 
@@ -78,11 +77,3 @@ def test_a_wrong_name_is_one_line():
         LLMEngine.from_pretrained("tales", quantization="int5")
     with pytest.raises(ValueError, match="unknown kv_cache_dtype 'int5'"):
         LLMEngine.from_pretrained("tales", kv_cache_dtype="int5")
-
-
-@pytest.mark.parametrize(("quantization", "bits"), [(None, 16), ("int8", 8), ("int4", 4.75)])
-def test_bytes_of_the_matrices_are_counted_as_they_are_served(quantization, bits):
-    """As quantized: a step reads what lies in memory."""
-    model = load_model("tales", "bfloat16", features=[QuantizedWeights(quantization=quantization)])
-    entries = work_of_step(model.config, 0, 0, 1).bytes
-    assert bits / 8 * entries <= matrix_bytes(model) < 1.2 * bits / 8 * entries

@@ -45,6 +45,7 @@ def test_a_feature_that_is_off_allows_a_scheduler_of_ones_own(fair_share, tiny):
     assert engine.core.scheduler is scheduler
 
 
+ASYNC = dict(async_scheduling=True)
 SWAP = dict(preemption="swap", num_swap_blocks=4)
 CONNECTOR = dict(kv_connector=KVConnector())
 NGRAM = dict(speculative_config=dict(method="ngram", num_speculative_tokens=2))
@@ -53,6 +54,8 @@ NGRAM = dict(speculative_config=dict(method="ngram", num_speculative_tokens=2))
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        (ASYNC | NGRAM, "do not go together: how many tokens a step brings"),
+        (ASYNC | SWAP, "do not go together: .*swapped out"),
         (CONNECTOR | NGRAM, "speculative_config and kv_connector do not go together"),
         (CONNECTOR | SWAP, "preemption and kv_connector do not go together"),
         (CONNECTOR | dict(kv_cache_dtype="fp8"), "kv_cache_dtype and kv_connector do not go together"),

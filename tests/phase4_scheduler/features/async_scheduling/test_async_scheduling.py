@@ -8,8 +8,11 @@ import torch
 
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase4_scheduler.features.recording import record
-from phase4_scheduler.features.structured_output import StructuredOutputsParams, StructuredSamplingParams
-from tests.phase4_scheduler.features.test_faults import DRAWN, GREEDY, POISON, Faulty, drain, raise_on_poison
+from phase4_scheduler.features.structured_output import StructuredSamplingParams
+from tests.phase4_scheduler.engine.test_engine import serve
+from tests.phase4_scheduler.features.test_faults import DRAWN, GREEDY, drain
+
+POISON = 13  # no other prompt holds this token
 
 
 @pytest.fixture
@@ -41,23 +44,6 @@ def delaying(tiny):
     return make
 
 
-def serve(engine, prompts, params, seed):
-    """Requests that arrive in between, some of them aborted: the tokens of the others, in their order."""
-    rng, waiting, aborted, tokens = random.Random(seed), list(enumerate(zip(prompts, params))), set(), {}
-    while waiting or engine.has_unfinished_requests:
-        while waiting and rng.random() < 0.5:
-            i, (prompt, p) = waiting.pop(0)
-            tokens[i] = []
-            engine.add_request(str(i), prompt, p, priority=rng.randint(0, 2), arrival_time=float(i))
-            if rng.random() < 0.1:
-                aborted.add(i)
-                engine.abort(str(i))
-        for output in engine.step():
-            tokens[int(output.request_id)] += output.token_ids
-        engine.core.block_manager.check_integrity()
-    return {i: found for i, found in tokens.items() if i not in aborted}
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_tokens_equal_those_of_synchronous_steps(tiny, delaying, make_prompts, seed):
     rng = random.Random(seed)
@@ -81,10 +67,7 @@ def test_tokens_equal_those_of_synchronous_steps(tiny, delaying, make_prompts, s
         enable_prefix_caching=rng.random() < 0.7,
     )  # fmt: skip
     engine, log = delaying(**settings)
-    found = serve(engine, prompts, params, seed)
-    assert found == {
-        i: tokens for i, tokens in serve(tiny.engine(**settings), prompts, params, seed).items() if i in found
-    }
+    assert serve(engine, prompts, params, seed) == serve(tiny.engine(**settings), prompts, params, seed)
     overlapped = sum(
         log[i - 1] == ("start", step + 1) for i, (what, step) in enumerate(log) if what == "read"
     )
@@ -92,10 +75,15 @@ def test_tokens_equal_those_of_synchronous_steps(tiny, delaying, make_prompts, s
 
 
 def test_the_next_step_starts_before_a_token_is_read_and_a_known_end_costs_no_step(delaying):
-    engine, log = delaying()
+    (engine, log), events = delaying(), []
+    record(engine, events.append)
     assert len(engine.generate([[5, 6, 7]], GREEDY)[0].token_ids) == 8
     late = [(("start", n + 1), ("read", n)) for n in range(7)]
     assert log == [("start", 0), *(event for pair in late for event in pair), ("read", 7)]
+    assert [list(event["tokens"].values()) for event in events] == [
+        [3],
+        *[[1]] * 7,
+    ]  # of the step that was read
 
 
 def test_an_end_that_only_the_token_tells_costs_one_step(tiny, delaying):
@@ -109,82 +97,39 @@ def test_an_end_that_only_the_token_tells_costs_one_step(tiny, delaying):
 
 def test_a_structured_answer_is_sampled_when_the_answer_so_far_is_known(tiny, delaying):
     wanted = StructuredSamplingParams(
-        temperature=0,
-        max_tokens=20,
-        structured_outputs=StructuredOutputsParams(choice=["the king", "the queen"]),
+        temperature=0, max_tokens=20, structured_outputs={"choice": ["the king", "the queen"]}
     )
-    prompts = ["Once upon a time", "There was a"]
+    grammars = dict(structured_tokenizer=tiny.tokenizer)
     answers = [
-        [output.text for output in engine.generate(prompts, [wanted, GREEDY])]
-        for engine in (
-            tiny.engine(structured_tokenizer=tiny.tokenizer),
-            delaying(structured_tokenizer=tiny.tokenizer)[0],
-        )
+        [output.text for output in engine.generate(["Once upon a time", "There was a"], [wanted, GREEDY])]
+        for engine in (tiny.engine(**grammars), delaying(**grammars)[0])
     ]
     assert answers[0] == answers[1] and answers[0][0] in ("the king", "the queen")
 
 
 @pytest.mark.parametrize("params", [GREEDY, DRAWN])
-def test_a_request_that_breaks_its_step_ends_alone(tiny, delaying, make_prompts, params):
+@pytest.mark.parametrize("fault", ["the model raises", "logits are not finite"])
+def test_a_request_that_breaks_its_step_ends_alone(
+    fault, params, tiny, delaying, make_prompts, after_forward
+):
+    """While the step starts; or when it is read, and the next one has started."""
+
+    def spoil(token_ids, hidden):
+        if fault == "the model raises" and POISON in token_ids:
+            raise RuntimeError("this token burns")
+        hidden[token_ids == POISON] = torch.nan
+
     prompts = [[t for t in p if t != POISON] or [1] for p in make_prompts(6, 400)]
     right = [output.token_ids for output in tiny.engine().generate(prompts, params)]
-    engine, _ = delaying(model=Faulty(tiny.model, raise_on_poison))
+    engine, _ = delaying()
+    after_forward(engine, spoil)
     for i, prompt in enumerate(prompts):
         engine.add_request(str(i), prompt, params)
     early = [engine.step() for _ in range(4)]
-    engine.add_request("bad", [POISON, 5], params)
+    engine.add_request("bad", [5, POISON], params)
     with pytest.warns(UserWarning, match="computed alone"):
         got, errors = drain(engine)
     assert list(errors) == ["bad"]
     for i, tokens in enumerate(right):
         before = [t for outputs in early for o in outputs if o.request_id == str(i) for t in o.token_ids]
         assert before + got[str(i)][0] == tokens
-
-
-def test_logits_that_are_not_finite_end_their_request_alone(tiny, delaying):
-    prompts = [[5, 6, 7], [1, 2], [8, 9]]
-    right = [output.token_ids for output in tiny.engine().generate(prompts, GREEDY)]
-    engine, _ = delaying()
-    runner = engine.core.runner
-
-    def spoiled(sample):
-        @torch.inference_mode()
-        def spoil(logits, requests):
-            for row, request in zip(logits, requests, strict=True):
-                if request.request_id == "1" and len(request.output_token_ids) >= 2:
-                    row.fill_(float("nan"))
-            return sample(logits, requests)
-
-        return spoil
-
-    runner.pick, runner.next_tokens = spoiled(runner.pick), spoiled(runner.next_tokens)
-    for i, prompt in enumerate(prompts):
-        engine.add_request(str(i), prompt, GREEDY)
-    with pytest.warns(UserWarning, match="computed alone"):
-        got, errors = drain(engine)
-    assert list(errors) == ["1"] and "logits" in errors["1"]
-    assert [got["0"][0], got["2"][0]] == [right[0], right[2]] and right[1][:2] == got["1"][0][:2]
-
-
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        (
-            dict(speculative_config=dict(method="ngram", num_speculative_tokens=2)),
-            "how many tokens a step brings",
-        ),
-        (dict(preemption="swap", num_swap_blocks=4), "swapped out"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(tiny, settings, why):
-    with pytest.raises(ValueError, match=f"do not go together: .*{why}"):
-        tiny.engine(async_scheduling=True, **settings)
-
-
-def test_recorded_events_are_those_of_the_step_that_was_read(delaying):
-    events = []
-    engine, _ = delaying()
-    record(engine, events.append)
-    engine.generate([[5, 6, 7], [8, 9]], GREEDY)
-    assert [sum(event["tokens"].values()) for event in events] == [5, *[2] * 7]
-    assert [event["step"] for event in events] == list(range(8))

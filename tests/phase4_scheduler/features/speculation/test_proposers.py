@@ -75,30 +75,3 @@ def test_a_proposer_of_ones_own_is_asked_for_what_is_of_use(tiny):
     counted = engine.core.spec_decoding_stats
     assert (counted.num_drafts, counted.num_draft_tokens, counted.num_accepted_tokens) == (6, 16, 16)
     assert counted.num_accepted_tokens_per_pos == [6, 6, 4]
-
-
-@pytest.mark.parametrize("include", [False, True])
-@pytest.mark.parametrize("kind", ["stop_token_ids", "stop", "max_tokens", "context"])
-def test_an_answer_that_ends_among_its_drafts_ends_there(kind, include, tiny):
-    """All drafts stand, and what comes behind the end is no part of the answer: not its tokens, nor what is told of them."""
-    prompt, long = [5, 6, 7], SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
-    answer = tiny.engine().generate([prompt], long)[0].token_ids
-    known = Proposer(lambda token_ids, num_drafts: (prompt + answer)[len(token_ids) :])
-    word = tiny.tokenizer.decode(answer[6:8])
-    new = next(token for i, token in enumerate(answer) if i > 1 and token not in answer[:i])
-    ends = {
-        "stop_token_ids": dict(stop_token_ids=[new]), "stop": dict(stop=[word]),
-        "max_tokens": dict(max_tokens=7), "context": {},
-    }[kind]  # fmt: skip
-    more = dict(temperature=0, max_tokens=20, ignore_eos=True, logprobs=1, include_stop_str_in_output=include)
-    params = SamplingParams(**more | ends)
-    length = dict(max_model_len=12 if kind == "context" else 100)
-    wanted = tiny.engine(**length).generate([prompt], params)[0].outputs[0]
-    config = dict(method="custom", num_speculative_tokens=5)
-    engine = tiny.engine(**length, speculative_config=config, proposer=known)
-    got = engine.generate([prompt], params)[0].outputs[0]
-    assert (got.token_ids, got.text, got.finish_reason, got.stop_reason) == (
-        wanted.token_ids, wanted.text, wanted.finish_reason, wanted.stop_reason,
-    )  # fmt: skip
-    assert len(got.logprobs) == len(got.metrics.token_times) == len(got.token_ids) < 15
-    assert engine.core.num_steps < len(got.token_ids)
