@@ -1,20 +1,14 @@
 """`lab chat` with the embedded model: through pipes, and in a terminal with Ctrl-C and Ctrl-D."""
 
 import io
-import os
-import re
-import select
 import shutil
-import signal
-import subprocess
 import sys
-from contextlib import suppress
 
 import pytest
 
 from labkit.paths import ROOT
 from phase4_scheduler import chat
-from phase4_scheduler.features.conversation import Conversation, Turn
+from phase4_scheduler.features.conversation import Conversation
 from phase4_scheduler.story.chat_terminal import describe
 
 TALK = """Who lives in the wood?
@@ -53,15 +47,6 @@ def test_a_conversation_through_pipes(monkeypatch, capsys):
     assert err.count("said the child") == 2 and "You tell of goats.\\n\\n" in err
 
 
-def test_what_is_said_of_a_turn():
-    said = describe(Turn(100, 80, 1, 0.02, 0.02, "length", 4))
-    assert said.startswith(
-        "first token after 20 ms · prompt 100 tokens: 80 from the prefix cache (80%), 20 comp"
-    )
-    assert "oldest 4 messages are forgotten" in said and said.endswith("cut off: /tokens allows no more")
-    assert describe(Turn(10, 0, 0, None, 0.5, "abort", 0)).startswith("no token · ")
-
-
 def test_mistakes_are_one_line(tmp_path, capsys, monkeypatch):
     (tmp_path / "config.json").write_text("{}")
     assert chat.main(["--model", str(tmp_path)]) == 2
@@ -87,45 +72,26 @@ def test_a_model_is_asked_not_to_think(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.proof
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_a_conversation_in_a_terminal():
+@pytest.mark.parametrize("last, code", [("\x04", 0), ("\x03", 130)])
+def test_a_conversation_in_a_terminal(last, code):
     """Ctrl-C ends an answer and not the conversation; Ctrl-D ends that with code 0, Ctrl-C at the prompt with 130."""
-    import pty
-
-    for last, code in ((b"\x04", 0), (b"\x03", 130)):
-        ours, theirs = pty.openpty()
-        options = ["--tokens", "900", "--temperature", "3", "--dtype", "float32"]
-        command = [sys.executable, "-m", "labkit.command", "chat", *options]
-        process = subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, start_new_session=True,
-            preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
-        )  # fmt: skip
-        os.close(theirs)
-        try:
-            wait_for(ours, b"> ")
-            os.write(ours, b"/tokens 900\nTell me all.\n")
-            seen = wait_for(ours, b"max_tokens = 900", rb"all\.\r\n", rb"[a-z]+ [a-z]+")
-            os.write(ours, b"\x03")
-            seen = wait_for(ours, b"prompt .* tokens", b"> ")
-            assert b"Traceback" not in seen
-            for _ in range(6):  # a key between Python's prompt and its wait is felt with the next one
-                os.write(ours, last)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(10)
-                    break
-            assert process.returncode == code
-        finally:
-            process.send_signal(signal.SIGKILL)
-            os.close(ours)
-
-
-def wait_for(terminal: int, *patterns: bytes) -> bytes:
-    """Read until these have come, one after the other."""
-    text, rest = b"", b""
-    for pattern in patterns:
-        while not (match := re.search(pattern, rest)):
-            assert select.select([terminal], [], [], 60)[0], f"no {pattern!r} in {text!r}"
-            piece = os.read(terminal, 4096)
-            text, rest = text + piece, rest + piece
-        rest = rest[match.end() :]
-    return text
+    pexpect = pytest.importorskip("pexpect", reason="needs a pseudo-terminal")
+    options = ["--tokens", "900", "--temperature", "3", "--dtype", "float32"]
+    terminal = pexpect.spawn(sys.executable, ["-m", "labkit.command", "chat", *options], cwd=ROOT, timeout=60)
+    try:
+        terminal.expect("> ")
+        terminal.send("/tokens 900\nTell me all.\n")
+        for said in ("max_tokens = 900", r"all\.\r\n", "[a-z]+ [a-z]+"):
+            terminal.expect(said)
+        terminal.send("\x03")
+        terminal.expect("prompt .* tokens")
+        assert b"Traceback" not in terminal.before
+        terminal.expect("> ")
+        for _ in range(6):  # a key between Python's prompt and its wait is felt with the next one
+            terminal.send(last)
+            if terminal.expect([pexpect.EOF, pexpect.TIMEOUT], timeout=10) == 0:
+                break
+        terminal.wait()
+        assert terminal.exitstatus == code
+    finally:
+        terminal.close(force=True)

@@ -3,12 +3,7 @@
 import re
 
 TOLERANCE = 1e-3  # of a log probability: both sides compute in float32, in another order
-FREE = {
-    "version",
-    "root",
-    "owned_by",
-    "cache_write_tokens",
-}  # each server's own; only their types have to agree
+FREE = ("version", "root", "owned_by")  # each server's own; only their types have to agree
 ACCIDENTS = {
     "chat: messages None": "Python's own message about iterating None",
     "chat: content of strings": "a message of pydantic, raised too late to name the field",
@@ -46,47 +41,41 @@ def media_type(answer):
     return (answer["content_type"] or "").split(";")[0].strip() or None
 
 
-def compare(theirs, ours, where, sampled=False):
-    """Compare two JSON values, recursively; `where` is the path to them, such as `body.choices.0.text`."""
-    if isinstance(theirs, dict) and isinstance(ours, dict):
-        found = [f"{where}.{key}: missing here" for key in theirs.keys() - ours.keys()]
-        found += [f"{where}.{key}: only here" for key in ours.keys() - theirs.keys()]
-        for key in theirs.keys() & ours.keys():
-            found += compare(theirs[key], ours[key], f"{where}.{key}", sampled)
-        return sorted(found)
-    if isinstance(theirs, list) and isinstance(ours, list):
-        if len(theirs) != len(ours):
-            return [f"{where}: {len(theirs)} items there, {len(ours)} here"]
-        items = enumerate(zip(theirs, ours, strict=True))
-        return [line for i, (a, b) in items for line in compare(a, b, f"{where}.{i}", sampled)]
-    if agree(theirs, ours, where, sampled):
-        return []
-    return [f"{where}: {theirs!r} there, {ours!r} here"]
+def leaves(value, where):
+    """(path, value) of each part of a JSON value that holds no others; a path is like `body.choices.0.text`."""
+    parts = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
+    for key, part in parts.items():
+        yield from leaves(part, f"{where}.{key}")
+    if not parts:
+        yield where, value
+
+
+def compare(theirs, ours, where, sampled):
+    theirs, ours = dict(leaves(theirs, where)), dict(leaves(ours, where))
+    found = [f"{path}: missing here" for path in theirs.keys() - ours.keys()]
+    found += [f"{path}: only here" for path in ours.keys() - theirs.keys()]
+    both = ((path, theirs[path], ours[path]) for path in theirs.keys() & ours.keys())
+    found += [f"{path}: {a!r} there, {b!r} here" for path, a, b in both if not agree(a, b, path, sampled)]
+    return sorted(found)
 
 
 def agree(theirs, ours, where, sampled):
-    """Whether two values that are no containers count as the same."""
+    """Whether two values that hold no others count as the same."""
     field = where.rsplit(".", 1)[-1]
-    if isinstance(theirs, float) and is_number(ours):
+    if isinstance(theirs, float) and type(ours) in (int, float):
         return abs(theirs - ours) <= TOLERANCE
     if type(theirs) is not type(ours):
         return False
-    if field == "cache_write_tokens":  # by the size of blocks
-        return True
     if field in FREE or where in ("body.detail", "body.error.message"):
         return bool(theirs) == bool(ours)  # words may differ, but there have to be some
-    if where == "body.error.param" and theirs:
-        return plain_param(theirs) == plain_param(ours)
-    return theirs == ours or (sampled and field in ("text", "content"))
-
-
-def is_number(value):
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def plain_param(param):
-    """Leave out the names of vLLM's classes: `body.messages.0.SomeMessageParam.role` is `body.messages.0.role`."""
-    return re.sub(r"\.[A-Z]\w*", "", param)
+    if (
+        where == "body.error.param" and theirs
+    ):  # without vLLM's classes: body.messages.0.SomeMessageParam.role
+        theirs, ours = (re.sub(r"\.[A-Z]\w*", "", param) for param in (theirs, ours))
+    own = (
+        ("cache_write_tokens", "text", "content") if sampled else ("cache_write_tokens",)
+    )  # by the size of blocks
+    return theirs == ours or field in own
 
 
 def fold(events):

@@ -27,7 +27,9 @@ ALL_USAGE = STREAM | {"stream_options": {"include_usage": True, "continuous_usag
 TWO = {"n": 2, "temperature": 1, "top_k": 1}
 ECHO = {"echo": True}
 PROMPTS = {"prompt": ["Once upon a time", "The King"]}
+YES_OR_NO = {"choice": ["yes", "no"]}
 OVER_TOKENS = ["I w", 'n," a']  # one in either answer: `"I will` and `woman," answered`
+IMAGE = "data:image/png;base64,AA=="
 DRAW = {"temperature": 1, "ignore_eos": True}
 
 
@@ -60,16 +62,12 @@ HERO = {
     "additionalProperties": False,
 }
 HERO_FORMAT = {"type": "json_schema", "json_schema": {"name": "hero", "schema": HERO}}
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "now",
-            "parameters": {"type": "object", "properties": {"city": {"enum": ["Bonn"]}}},
-        },
-    }
-]
+HERO_TEXT = {"text": {"format": {"type": "json_schema", "name": "hero", "schema": HERO}}}
+CITY = {"type": "object", "properties": {"city": {"enum": ["Bonn"]}}}
+TOOLS = [{"type": "function", "function": {"name": "now", "parameters": CITY}}]
+CALL = {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
 NOW, OTHER = ({"type": "function", "function": {"name": name}} for name in ("now", "other"))
+NAMED = {"tools": TOOLS, "tool_choice": NOW}
 ANSWER_BEGUN = {"messages": turns(("user", "Who is there?"), ("assistant", "I am the"))}
 TALK = turns(("user", "Who is there?"), ("assistant", "The fox."), ("user", "Come in."))
 GOES_ON = ANSWER_BEGUN | {"add_generation_prompt": False, "continue_final_message": True}
@@ -153,20 +151,13 @@ BOTH = {
     "response_format json_object": {"response_format": {"type": "json_object"}, "max_tokens": 40},
     "response_format json_schema": {"response_format": HERO_FORMAT, "max_tokens": 40},
     "response_format json_schema in a stream": {"response_format": HERO_FORMAT, "max_tokens": 40} | USAGE,
-    **vary(
-        "structured_outputs", {"choice": ["yes", "no"]}, {"regex": "[ab]{3}"}, {"json": HERO}, max_tokens=40
-    ),
+    **vary("structured_outputs", YES_OR_NO, {"regex": "[ab]{3}"}, {"json": HERO}, max_tokens=40),
     **vary("structured_outputs", {"grammar": 'root ::= "a" | "b" "c"'}, {"json_object": True}, max_tokens=40),
-    **vary("structured_outputs", {"choice": ["yes", "no"]}, **USAGE),
-    **vary("structured_outputs", {"choice": ["yes", "no"]}, **TWO),
+    **vary("structured_outputs", YES_OR_NO, **USAGE),
+    **vary("structured_outputs", YES_OR_NO, **TWO),
     **vary("structured_outputs", {}, {"regex": "[a-"}, {"regex": "a", "choice": ["a"]}, {"choice": []}, "a"),
-    **vary(
-        "structured_outputs",
-        {"colour": "red"},
-        {"grammar": "root ::="},
-        {"json": "{"},
-        {"json": {"type": "x"}},
-    ),
+    **vary("structured_outputs", {"colour": "red"}, {"grammar": "root ::="}, {"json": "{"}),
+    **vary("structured_outputs", {"json": {"type": "x"}}),
     **vary("use_beam_search", True),
     **vary("cache_salt", "salt", ""),
     **vary("truncate_prompt_tokens", 3, return_token_ids=True),
@@ -261,9 +252,7 @@ CHATS = {
     "content part without a type": user([{"text": "Who is there?"}]),
     "content part of an unknown type": user([{"type": "poem", "text": "Who is there?"}]),
     "content part without text": user([{"type": "text"}]),
-    "content with an image": user(
-        [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]
-    ),
+    "content with an image": user([{"type": "image_url", "image_url": {"url": IMAGE}}]),
     "messages beyond the context": user("King " * (CONTEXT + 100)),
     "messages that leave less than max_tokens": user("King " * (CONTEXT // 2 - 6)),
     "content with the end of text": user("Fin.<|endoftext|>") | {"return_token_ids": True},
@@ -295,20 +284,11 @@ CHATS = {
     **vary("tool_choice", "none", "auto", "required", NOW),
     **vary("tool_choice", "none", "auto", "maybe", {"type": "function"}, 5, tools=TOOLS),
     "tools without a choice": {"tools": TOOLS},
-    "a named tool with structured output": {
-        "tools": TOOLS,
-        "tool_choice": NOW,
-        "structured_outputs": {"regex": "a"},
-    },
+    "a named tool with structured output": NAMED | {"structured_outputs": {"regex": "a"}},
     "a call and its result": {
         "messages": [
-            {"role": "user", "content": "What time is it?"},
-            {
-                "role": "assistant",
-                "tool_calls": [
-                    {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
-                ],
-            },
+            *turns(("user", "What time is it?")),
+            {"role": "assistant", "tool_calls": [CALL]},
             {"role": "tool", "tool_call_id": "1", "content": "noon"},
         ]
     },
@@ -328,14 +308,13 @@ SAMPLED = {
     "three sampled in a stream": DRAW | {"n": 3} | USAGE,
 }
 
+TWO_ENDS = {"add_generation_prompt": True, "continue_final_message": True}
 MESSAGES = {"prompt": ABSENT} | user("Who is there?")
 TOKENIZES = {
     "plain": {},
     **vary("model", ABSENT, "gpt-5"),
-    **vary(
-        "prompt", "", ABSENT, None, ["Once", "upon"], [4078, 639], 5, "The end.<|endoftext|>", "Ä 日本 🦊"
-    ),
-    **vary("prompt", "Once \ud83e"),
+    **vary("prompt", "", ABSENT, None, ["Once", "upon"], [4078, 639], 5, "The end.<|endoftext|>"),
+    **vary("prompt", "Ä 日本 🦊", "Once \ud83e"),
     "beyond the context": {"prompt": "King " * (CONTEXT // 2 + 10)},
     **vary("add_special_tokens", False),
     **vary("return_token_strs", True, None),
@@ -344,8 +323,7 @@ TOKENIZES = {
     "messages without a generation prompt": MESSAGES | {"add_generation_prompt": False},
     "messages with token strings": MESSAGES | {"return_token_strs": True},
     "messages continued": GOES_ON | {"prompt": ABSENT} | {"messages": turns(("assistant", "I am the"))},
-    "messages continued with a generation prompt": MESSAGES
-    | {"add_generation_prompt": True, "continue_final_message": True},
+    "messages continued with a generation prompt": MESSAGES | TWO_ENDS,
     "messages empty": {"prompt": ABSENT, "messages": []},
     "messages and a prompt": user("Who is there?"),
     **vary("poetry", True),
@@ -372,36 +350,20 @@ RESPONSES = {
     "plain": {},
     "stream": STREAM,
     **vary("model", ABSENT, None, "gpt-5"),
-    **vary("input", ABSENT, None, "", [], 5, [{"role": "user", "content": "Who is there?"}]),
-    **vary(
-        "input", [{"role": "user", "content": [{"type": "input_text", "text": "Who is there?"}]}], ["Who"]
-    ),
+    **vary("input", ABSENT, None, "", [], 5, turns(("user", "Who is there?"))),
+    **vary("input", turns(("user", [{"type": "input_text", "text": "Who is there?"}])), ["Who"]),
     "three turns": {"input": TALK},
     "a message with its type": {"input": [{"type": "message", "role": "user", "content": "Who is there?"}]},
-    "an image": {
-        "input": [
-            {"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,AA=="}]}
-        ]
-    },
+    "an image": {"input": turns(("user", [{"type": "input_image", "image_url": IMAGE}]))},
     "beyond the context": {"input": "King " * (CONTEXT + 100)},
     **vary("instructions", "You are a fox.", None, "", 5),
     "instructions in a stream": {"instructions": "You are a fox."} | STREAM,
     **vary("max_output_tokens", ABSENT, 1, 0, -1, CONTEXT + 1, "many"),
     **vary("temperature", 2.1, -0.1, "hot"),
     **vary("top_p", 1, 0, 1.1),
-    **vary(
-        "text",
-        {},
-        {"format": {"type": "text"}},
-        {"format": {"type": "poem"}},
-        {"format": {"type": "json_schema"}},
-    ),
-    "a schema": {
-        "text": {"format": {"type": "json_schema", "name": "hero", "schema": HERO}},
-        "max_output_tokens": 40,
-    },
-    "a schema in a stream": {"text": {"format": {"type": "json_schema", "name": "hero", "schema": HERO}}}
-    | STREAM,
+    **vary("text", {}, *({"format": {"type": kind}} for kind in ("text", "poem", "json_schema"))),
+    "a schema": HERO_TEXT | {"max_output_tokens": 40},
+    "a schema in a stream": HERO_TEXT | STREAM,
     "an object": {"text": {"format": {"type": "json_object"}}, "max_output_tokens": 40},
     **vary("store", True, False),
     **vary("previous_response_id", "resp_1"),

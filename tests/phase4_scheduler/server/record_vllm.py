@@ -14,11 +14,11 @@ SERVERS, one after the other:
 """
 
 import argparse
-import http.client
 import json
 import re
 from pathlib import Path
-from urllib.parse import urlsplit
+
+import requests
 
 from tests.phase4_scheduler.server.shapes import JSON, METRICS_LOAD, SERVERS, SHAPES
 
@@ -29,18 +29,16 @@ LONG = ("/metrics", "/openapi.json", "/docs")  # answers that are not kept
 
 def ask(base_url, shape):
     """Send one shape; return its answer: status, content type, and the body as JSON, text, or a list of events."""
-    address = urlsplit(base_url)
-    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=300)
     body, headers = shape.body, dict(shape.headers)
     if body is not None:
         headers = JSON | headers
         body = body if isinstance(body, bytes) else json.dumps(body).encode()
-    connection.request(shape.method, shape.path, body, {k: v for k, v in headers.items() if v})
-    response = connection.getresponse()
-    text = response.read().decode()
-    connection.close()
-    kind = response.getheader("content-type")
-    answer = {"status": response.status, "content_type": kind}
+    headers = {name: value for name, value in headers.items() if value}
+    response = requests.request(
+        shape.method, base_url + shape.path, data=body, headers=headers, timeout=300, allow_redirects=False
+    )
+    text, kind = response.content.decode(), response.headers.get("content-type")
+    answer = {"status": response.status_code, "content_type": kind}
     if kind and kind.startswith("text/event-stream"):
         answer["events"] = [event(line) for line in text.split("\n\n") if line]
     elif text and kind and kind.startswith("application/json") and shape.path not in LONG:
@@ -82,12 +80,8 @@ def record_metrics(base_url):
     """Ask for what METRICS_LOAD lists, one after the other, then scrape."""
     for shape in METRICS_LOAD:
         ask(base_url, shape)
-    address = urlsplit(base_url)
-    connection = http.client.HTTPConnection(address.hostname, address.port)
-    connection.request("GET", "/metrics")
-    scrape = connection.getresponse().read().decode()
     load = "".join(f"# {shape.name}\n" for shape in METRICS_LOAD)
-    METRICS.write_text(load + scrape)
+    METRICS.write_text(load + requests.get(f"{base_url}/metrics").text)
 
 
 def main():
@@ -103,10 +97,7 @@ def main():
     for shape in SHAPES:
         if shape.server == args.server and not (args.new and shape.name in answers):
             answers[shape.name] = ask(args.url, shape)
-    address = urlsplit(args.url)
-    connection = http.client.HTTPConnection(address.hostname, address.port)
-    connection.request("GET", "/version")
-    save(json.load(connection.getresponse())["version"], answers)
+    save(requests.get(f"{args.url}/version").json()["version"], answers)
 
 
 if __name__ == "__main__":

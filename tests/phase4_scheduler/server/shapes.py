@@ -2,25 +2,8 @@
 
 from dataclasses import dataclass
 
-from tests.phase4_scheduler.server.fields import (
-    ABSENT,
-    BOTH,
-    CHAT,
-    CHATS,
-    COMPLETION,
-    COMPLETIONS,
-    DETOKENIZE,
-    DETOKENIZES,
-    RESPONSE,
-    RESPONSES,
-    SAMPLED,
-    TOKENIZE,
-    TOKENIZES,
-    TOOL_CALLS,
-    TOOLS,
-    TWO,
-    USAGE,
-)
+from tests.phase4_scheduler.server import fields
+from tests.phase4_scheduler.server.fields import ABSENT, CHAT, COMPLETION, TOKENIZE, USAGE
 
 JSON = {"content-type": "application/json"}
 SERVERS = {
@@ -44,8 +27,8 @@ class Shape:
 
 def posts(label, path, base, table, **more):
     """One shape for each row of a table: `base` with the row's fields."""
-    for name, fields in table.items():
-        body = {key: value for key, value in (base | fields).items() if value is not ABSENT}
+    for name, row in table.items():
+        body = {key: value for key, value in (base | row).items() if value is not ABSENT}
         yield Shape(f"{label}: {name}", "POST", path, body, **more)
 
 
@@ -128,14 +111,20 @@ def with_api_key():
 
 
 SHAPES = [
-    *posts("completions", "/v1/completions", COMPLETION, BOTH | COMPLETIONS),
-    *posts("completions", "/v1/completions", COMPLETION, SAMPLED, sampled=True),
-    *posts("chat", "/v1/chat/completions", CHAT, BOTH | CHATS),
-    *posts("chat", "/v1/chat/completions", CHAT, SAMPLED, sampled=True),
-    *posts("tools", "/v1/chat/completions", CHAT | {"tools": TOOLS}, TOOL_CALLS, server="with tools"),
-    *posts("responses", "/v1/responses", RESPONSE, RESPONSES),
-    *posts("tokenize", "/tokenize", TOKENIZE, TOKENIZES),
-    *posts("detokenize", "/detokenize", DETOKENIZE, DETOKENIZES),
+    *posts("completions", "/v1/completions", COMPLETION, fields.BOTH | fields.COMPLETIONS),
+    *posts("completions", "/v1/completions", COMPLETION, fields.SAMPLED, sampled=True),
+    *posts("chat", "/v1/chat/completions", CHAT, fields.BOTH | fields.CHATS),
+    *posts("chat", "/v1/chat/completions", CHAT, fields.SAMPLED, sampled=True),
+    *posts(
+        "tools",
+        "/v1/chat/completions",
+        CHAT | {"tools": fields.TOOLS},
+        fields.TOOL_CALLS,
+        server="with tools",
+    ),
+    *posts("responses", "/v1/responses", fields.RESPONSE, fields.RESPONSES),
+    *posts("tokenize", "/tokenize", TOKENIZE, fields.TOKENIZES),
+    *posts("detokenize", "/detokenize", fields.DETOKENIZE, fields.DETOKENIZES),
     *without_bodies(),
     *odd_bodies(),
     *with_api_key(),
@@ -143,20 +132,16 @@ SHAPES = [
 
 # One after the other, to a server that has answered nothing yet: then its /metrics are known.
 LONG = {"prompt": [44] * 100}
+LOAD = {
+    "8 tokens for 4": {},
+    "a prompt of 100 tokens": LONG,
+    "the same prompt, now in the prefix cache": LONG,
+    "a stop string": {"stop": "he"},
+    "two of each": fields.TWO,
+    "two prompts in a stream": fields.PROMPTS | USAGE,
+    "a mistake": {"temperature": -1},
+}
 METRICS_LOAD = [
-    *posts(
-        "load",
-        "/v1/completions",
-        COMPLETION,
-        {
-            "8 tokens for 4": {},
-            "a prompt of 100 tokens": LONG,
-            "the same prompt, now in the prefix cache": LONG,
-            "a stop string": {"stop": "he"},
-            "two of each": TWO,
-            "two prompts in a stream": {"prompt": ["Once upon a time", "The King"]} | USAGE,
-            "a mistake": {"temperature": -1},
-        },
-    ),
+    *posts("load", "/v1/completions", COMPLETION, LOAD),
     *posts("load", "/v1/chat/completions", CHAT, {"a chat": {}}),
 ]

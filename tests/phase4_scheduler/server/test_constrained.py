@@ -29,23 +29,13 @@ def client(server):
     return openai.OpenAI(base_url=f"{server.address}/v1", api_key="none")
 
 
-def test_every_kind_of_constraint(server):
-    compact = {"disable_any_whitespace": True}
-    for constraint, fits in {
-        "choice": ({"choice": ["yes", "no"]}, lambda t: t in ("yes", "no")),
-        "regex": ({"regex": "[ab]{3}"}, lambda t: len(t) == 3 and set(t) <= {"a", "b"}),
-        "json": ({"json": HERO} | compact, lambda t: jsonschema.validate(json.loads(t), HERO) is None),
-        "grammar": ({"grammar": 'root ::= "a" | "(" root ")"'}, lambda t: t.strip("()") == "a"),
-    }.values():
-        status, text = server.call("/v1/completions", PROMPT | {"n": 3, "structured_outputs": constraint})
-        assert status == 200, text
-        ended = [c["text"] for c in json.loads(text)["choices"] if c["finish_reason"] == "stop"]
-        assert all(fits(answer) for answer in ended) and (ended or "grammar" in constraint)
+@pytest.mark.parametrize("path, body", [("/v1/completions", PROMPT), ("/v1/chat/completions", MESSAGES)])
+def test_an_answer_matches_its_schema(path, body, server):
     form = {"type": "json_schema", "json_schema": {"name": "hero", "schema": HERO}}
-    for path, body in (("/v1/completions", PROMPT), ("/v1/chat/completions", MESSAGES)):
-        asked = body | {"response_format": form, "structured_outputs": compact, "temperature": 0}
-        choice = json.loads(server.call(path, asked)[1])["choices"][0]
-        jsonschema.validate(json.loads(choice.get("text") or choice["message"]["content"]), HERO)
+    compact = {"disable_any_whitespace": True}
+    asked = body | {"response_format": form, "structured_outputs": compact, "temperature": 0}
+    choice = json.loads(server.call(path, asked)[1])["choices"][0]
+    jsonschema.validate(json.loads(choice.get("text") or choice["message"]["content"]), HERO)
 
 
 @pytest.mark.parametrize(
@@ -102,24 +92,6 @@ def test_auto_needs_a_parser_and_leaves_text_alone(client, server):
     with running() as plain:
         status, text = plain.call("/v1/chat/completions", MESSAGES | TOOL)
         assert status == 400 and "--tool-call-parser" in json.loads(text)["error"]["message"]
-
-
-def test_responses_of_the_openai_package(client):
-    """Whole and streamed, with instructions, a conversation, a schema."""
-    asked = dict(model="tales", max_output_tokens=60, temperature=0, instructions="You are a fox.")
-    whole = client.responses.create(input="Who is there?", **asked)
-    assert whole.status == "incomplete" and whole.usage.output_tokens == 60
-    *events, ended = client.responses.create(input="Who is there?", stream=True, **asked)
-    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
-    assert ended.type == "response.completed" and ended.response.output_text == whole.output_text
-    form = {"format": {"type": "json_schema", "name": "hero", "schema": HERO}}
-    compact = {"extra_body": {"structured_outputs": {"disable_any_whitespace": True}}}
-    talk = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "A queen."}]
-    hero = client.responses.create(
-        input=[*talk, {"role": "user", "content": "?"}], text=form, **asked, **compact
-    )
-    jsonschema.validate(json.loads(hero.output_text), HERO)
-    assert hero.status == "completed" and hero.text.format.schema_ == HERO
 
 
 def test_the_model_by_its_name_and_the_description_of_the_calls(client, server):

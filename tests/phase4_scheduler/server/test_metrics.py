@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-import time
+import re
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,14 +17,10 @@ from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCoreOutput
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
 from phase4_scheduler.engine.request import Request, RequestLimits
-from phase4_scheduler.server.chat import Chat
-from phase4_scheduler.server.client import complete, running_server, send_all
-from phase4_scheduler.server.completions import Completion
+from phase4_scheduler.server.client import running_server, send_all
 from phase4_scheduler.server.engine_process import Add, EngineLimits, StepMessage, StoredBytes, turn
-from phase4_scheduler.server.launch import make_server
 from phase4_scheduler.server.metrics import Metrics
 from phase4_scheduler.server.middleware import http_metrics
-from phase4_scheduler.server.protocol import ChatCompletionRequest, CompletionRequest
 from tests.phase4_scheduler.server.record_vllm import METRICS, ask
 from tests.phase4_scheduler.server.shapes import METRICS_LOAD
 
@@ -53,23 +49,14 @@ def families(text):
 def samples(text):
     """By the name of a series, followed by the values of the labels that are its own: "vllm:request_success_total stop"."""
     common = ("model_name", "engine")
-    return {
-        " ".join(
-            [sample.name, *(v for label, v in sample.labels.items() if label not in common)]
-        ): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-def limits(block_size, num_speculative_tokens=0):
-    config = EngineConfig(block_size=block_size)
-    return EngineLimits(RequestLimits(512), 100, config, num_speculative_tokens)
+    found = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    own = [[v for label, v in sample.labels.items() if label not in common] for sample in found]
+    return {" ".join([sample.name, *labels]): sample.value for sample, labels in zip(found, own)}
 
 
 @pytest.fixture
 def metrics():
-    return Metrics("tales", limits(32))
+    return Metrics("tales", EngineLimits(RequestLimits(512), 100, EngineConfig(block_size=32), 0))
 
 
 def read(metrics, name):
@@ -96,19 +83,13 @@ def test_the_same_requests_count_the_same():
         ours = samples(server.call("/metrics")[1])
     theirs = samples(METRICS.read_text())
     # How many steps the two prompts of one call share depends on the moment.
-    no_counts = (
-        "_created",
-        "_seconds_sum",
-        "_seconds_bucket",
-        "iteration_tokens_total_count",
-        "iteration_tokens_total_bucket",
+    no_counts = re.compile(
+        r"(_created|_seconds_sum|_seconds_bucket|iteration_tokens_total_(count|bucket))( |$)"
     )
     counts = {
         key: value
         for key, value in theirs.items()
-        if key in ours
-        and key.startswith(("vllm:", "http_requests"))
-        and not key.split()[0].endswith(no_counts)
+        if key in ours and key.startswith(("vllm:", "http_requests")) and not no_counts.search(key)
     }
     assert len(counts) > 100
     assert {key: ours[key] - value for key, value in counts.items() if ours[key] != value} == {}
@@ -117,32 +98,16 @@ def test_the_same_requests_count_the_same():
 # ---------------------------------------------------------------------- times
 
 
-def output(request_id="a", **more):
-    """What the core says of a step of a request that was queued up at 103 s and scheduled at 107 s."""
-    known = dict(
-        request_id=request_id, token_ids=[7], logprobs=[None], finish_reason=None, stop_reason=None,
-        queued_time=103.0, first_scheduled_time=107.0, num_cached_tokens=4, num_preemptions=0,
-    )  # fmt: skip
-    return EngineCoreOutput(**known | more)
-
-
-def hand_out(metrics, params, steps):
-    """Steps of a request with a prompt of 10 tokens that came in at 100 s. Its outputs: [(what, step's end)].
-
-    The API process hears of each a second after the step has ended.
-    """
-    processor = OutputProcessor()
-    processor.add(ParentRequest(Request("a", [1] * 10, params, 100.0)))
-    for new, ended in steps:
-        processed = processor.process(new, ended)
-        for part in processed.output.outputs:
-            metrics.grew(processed.parent, part, ended + 1)
-        metrics.step(StepMessage([new]))
-
-
 def test_a_client_waits_by_the_api_processs_clock_and_the_engine_by_its_own(metrics):
-    steps = [(output(), 112.0), (output(), 114.0), (output(finish_reason="length"), 118.0)]
-    hand_out(metrics, SamplingParams(max_tokens=3), steps)
+    """A request came in at 100 s, the core queued it up at 103 s and scheduled it at 107 s. The API process hears of each step a
+    second after its end."""
+    processor = OutputProcessor()
+    processor.add(ParentRequest(Request("a", [1] * 10, SamplingParams(max_tokens=3), 100.0)))
+    for ended, reason in ((112.0, None), (114.0, None), (118.0, "length")):
+        new = EngineCoreOutput("a", [7], [None], reason, None, 103.0, 107.0, 4, 0)
+        processed = processor.process(new, ended)
+        metrics.grew(processed.parent, processed.output.outputs[0], ended + 1)
+        metrics.step(StepMessage([new]))
     sums = {
         "time_to_first_token_seconds": 13,  # 100 to 113
         "request_queue_time_seconds": 4,  # 103 to 107
@@ -155,20 +120,6 @@ def test_a_client_waits_by_the_api_processs_clock_and_the_engine_by_its_own(metr
     }
     assert {name: read(metrics, f"{name}_sum") for name in sums} == sums
     assert read(metrics, "inter_token_latency_seconds_count") == 2
-
-
-def test_waiting_counts_from_before_the_prompt_is_tokenised():
-    server = make_server("tales")
-    server.engine.limits = limits(16)
-    asked = CompletionRequest(prompt=["Once upon a time", "The king"])
-    completion = Completion(server, asked)
-    asked = ChatCompletionRequest(messages=[{"role": "user", "content": "Who is there?"}])
-    chat = Chat(server, asked)
-    begun = time.perf_counter()
-    asyncio.run(completion.prepare())
-    asyncio.run(chat.prepare())
-    assert len(completion.accepted) == 2
-    assert all(request.arrival_time < begun for request in completion.accepted + chat.accepted)
 
 
 # ---------------------------------------------------------------------- the engine's side
@@ -240,77 +191,20 @@ def test_two_answers_share_the_weights_and_their_work_reaches_the_page(tiny, met
 
 
 def test_names_that_clients_make_up_share_one_series(metrics):
-    def broken(request):
-        raise RuntimeError
-
-    app = Starlette(routes=[Route("/known", lambda request: Response()), Route("/broken", broken)])
+    app = Starlette(routes=[Route("/known", lambda request: Response())])
     app.add_middleware(http_metrics, registry=metrics.registry)
-    client = TestClient(app, raise_server_exceptions=False)
-    for method, path in (
-        ("POST", "/known"),
-        ("GET", "/a"),
-        ("FOO", "/b"),
-        ("BAR", "/c"),
-        ("GET", "/metrics"),
-        ("GET", "/broken"),
-    ):
-        client.request(method, path)
+    client = TestClient(app)
+    for call in ("POST /known", "GET /a", "FOO /b", "BAR /c", "GET /metrics"):
+        client.request(*call.split())
     page = samples(metrics.page().decode())
     assert {key: value for key, value in page.items() if key.startswith("http_requests_total")} == {
         "http_requests_total /known POST 4xx": 1,
         "http_requests_total none GET 4xx": 1,
         "http_requests_total none other 4xx": 2,
-        "http_requests_total /broken GET 5xx": 1,
     }
 
 
 # ---------------------------------------------------------------------- a running server
-
-
-@pytest.mark.proof
-def test_what_the_server_measures_lies_within_what_clients_measure():
-    """A client's clock starts before the API process's and stops after it; the engine's queue and prefill lie within both."""
-    bodies = [{"prompt": "Once upon a time", "max_tokens": 20, "ignore_eos": True}] * 32
-    with running_server("--max-num-seqs", "8") as server:
-        answers = asyncio.run(send_all(server.address, bodies))
-        page = samples(server.call("/metrics")[1])
-    assert not [answer.error for answer in answers if answer.error]
-
-    def total(name):
-        assert page[f"vllm:{name}_count"] == 32
-        return page[f"vllm:{name}_sum"]
-
-    ttft, e2e = total("time_to_first_token_seconds"), total("e2e_request_latency_seconds")
-    to_the_first = total("request_queue_time_seconds") + total("request_prefill_time_seconds")
-    to_the_last = to_the_first + total("request_decode_time_seconds")
-    assert 0 < to_the_first < ttft < sum(answer.ttft for answer in answers)
-    assert to_the_first < to_the_last < e2e < sum(answer.ended - answer.sent for answer in answers)
-
-
-@pytest.mark.proof
-def test_gauges_fall_back_when_everybody_leaves_and_nobody_comes():
-    body = {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True}
-
-    def gauges():
-        page = samples(server.call("/metrics")[1])
-        names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
-        return [page[f"vllm:{name}"] for name in names]
-
-    async def leave_together():
-        calls = [asyncio.create_task(complete(server.address, body)) for _ in range(12)]
-        while (await asyncio.to_thread(gauges))[:2] != [4, 8]:
-            pass
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
-
-    with running_server("--max-num-seqs", "4") as server:
-        asyncio.run(leave_together())
-        while gauges() != [0, 0, 0]:  # nothing else is sent: the engine itself has to say so
-            pass
-        ended = samples(server.call("/metrics")[1])["vllm:request_success_total abort"]
-        assert ended == 0  # as in vLLM: a client that leaves is no end
-
 
 KING = dict(prompt="The king said no. The king said", temperature=0, max_tokens=40, ignore_eos=True)
 KINGS = [KING, KING | {"stop": "queen"}, KING | {"logprobs": 2, "max_tokens": 12}]

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import urllib.request
 
 import pytest
 
@@ -62,14 +61,7 @@ def click(page, selector, times=1):
 
 
 def api(server, path, body):
-    call = urllib.request.Request(
-        server.address + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    return json.load(urllib.request.urlopen(call, timeout=60))
-
-
-def gauge(server, name):
-    return float(re.search(rf"^vllm:{name}{{.*}} (\S+)$", server.call("/metrics")[1], re.M).group(1))
+    return json.loads(server.call(path, body)[1])
 
 
 def test_an_answer_is_the_apis_token_by_token(server, open_page):
@@ -128,7 +120,8 @@ def test_figures_move_while_answers_run_and_stop_frees_the_engine(server, open_p
     for seen in (page, other):
         for figure in ("#running", "#waiting", "#used", "#rate"):
             until(seen, figure, "0")
-    assert gauge(server, "num_requests_running") == gauge(server, "kv_cache_usage_perc") == 0
+    metrics = server.metrics()
+    assert metrics["vllm:num_requests_running"] == metrics["vllm:kv_cache_usage_perc"] == 0
     assert page.locator(".state").all_text_contents() == ["stopped by you: the server frees its blocks"] * 2
 
 
@@ -204,21 +197,6 @@ def test_a_phone_has_no_sideways_scroll(server, open_page):
     page.locator(".token").last.tap()
     assert page.locator("#choices").is_visible()
     assert page.evaluate("() => document.documentElement.scrollWidth") == 375
-
-
-def test_light_dark_and_less_motion(server, open_page):
-    page = open_page(server.address, color_scheme="dark", reduced_motion="reduce")
-    send(page, "Once", max_tokens=1)
-    until(page, ".count", "1")
-    style = "element => [getComputedStyle(element).backgroundColor, getComputedStyle(element).animationName]"
-    papers = []
-    for scheme in ("dark", "light"):
-        page.emulate_media(color_scheme=scheme)
-        papers.append(page.locator("body").evaluate(style)[0])
-    assert papers[0] != papers[1]
-    assert page.locator(".token").evaluate(style)[1] == "none"
-    page.emulate_media(reduced_motion="no-preference")
-    assert page.locator(".token").evaluate(style)[1] == "appear"
 
 
 def test_the_key_is_asked_for_and_a_server_that_is_gone_is_told(open_page):

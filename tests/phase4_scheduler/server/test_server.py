@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import openai
+import psutil
 import pytest
 
 from labkit.paths import ROOT
@@ -56,7 +56,7 @@ def running(*options):
         yield Running(server.address, server.process)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server():
     with running("--max-num-seqs", "8") as server:
         yield server
@@ -77,28 +77,18 @@ def test_the_openai_package_takes_it_for_openais(server):
 
 
 def test_a_client_that_goes_away_frees_what_its_request_held(server):
-    streams = [server.open(ENDLESS) for _ in range(4)]
+    ended, streams = server.metric("request_success_total"), [server.open(ENDLESS) for _ in range(4)]
     server.wait_for("num_requests_running", 4)
     for connection, response in streams:
         response.close()
         connection.close()
     server.wait_for("num_requests_running", 0)
     assert server.metric("kv_cache_usage_perc") == 0
+    assert server.metric("request_success_total") == ended  # as in vLLM: a client that leaves is no end
     waiting = server.begin(ENDLESS | {"stream": False})
     server.wait_for("num_requests_running", 1)
     waiting.close()  # without a stream only the server itself can notice
     server.wait_for("num_requests_running", 0)
-
-
-def test_a_client_that_goes_away_while_it_waits_is_not_served():
-    with running("--max-num-seqs", "1") as server:
-        stream = server.open(ENDLESS)
-        waiting = server.begin(ENDLESS)
-        server.wait_for("num_requests_waiting", 1)
-        waiting.close()
-        server.wait_for("num_requests_waiting", 0)
-        assert stream and server.metric("num_requests_running") == 1
-        assert server.metric("time_to_first_token_seconds_count") == 1
 
 
 def test_two_calls_with_one_id_do_not_mix(server):
@@ -111,17 +101,17 @@ def test_two_calls_with_one_id_do_not_mix(server):
     assert {answer["id"] for answer in together} == {"cmpl-mine"}
 
 
-def test_an_engine_that_ends_ends_all_streams_with_an_error(server):
-    _connection, response = server.open(ENDLESS)
-    children = subprocess.run(["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True)
-    assert server.call("/health")[0] == 200
-    for child in children.stdout.split():
-        os.kill(int(child), signal.SIGKILL)
-    rest = response.read().decode()
-    assert '"error"' in rest and rest.endswith("data: [DONE]\n\n")
-    assert server.call("/health")[0] == 503
-    assert server.call("/metrics")[0] == 503  # so Prometheus' `up` is 0, and ServerDown rings
-    assert server.call("/v1/completions", ENDLESS)[0] == 503
+def test_an_engine_that_ends_ends_all_streams_with_an_error():
+    with running() as server:
+        _connection, response = server.open(ENDLESS)
+        assert server.call("/health")[0] == 200
+        for child in psutil.Process(server.process.pid).children():
+            child.kill()
+        rest = response.read().decode()
+        assert '"error"' in rest and rest.endswith("data: [DONE]\n\n")
+        # So Prometheus' `up` is 0, and ServerDown rings.
+        calls = [("/health",), ("/metrics",), ("/v1/completions", ENDLESS)]
+        assert [server.call(*call)[0] for call in calls] == [503] * 3
 
 
 @pytest.mark.parametrize("timeout", [0, 600])
@@ -147,15 +137,18 @@ def test_a_server_that_is_told_to_stop(timeout):
         server.process.wait(timeout=60)
 
 
-def test_a_queue_that_is_full_answers_503():
+def test_a_queue_that_is_full_answers_503_and_a_client_that_leaves_it_is_not_served():
     with running("--max-num-seqs", "1", "--max-num-queued-reqs", "2") as server:
-        streams = [server.open(ENDLESS)]
-        waiting = threading.Thread(target=server.call, args=("/v1/completions", ENDLESS), daemon=True)
-        waiting.start()
+        stream = server.open(ENDLESS)
+        waiting = server.begin(ENDLESS)
         server.wait_for("num_requests_waiting", 1)
         status, text = server.call("/v1/completions", ENDLESS)
         assert status == 503 and json.loads(text)["error"]["type"] == "ServiceUnavailableError"
-        assert streams and server.metric("admission_rejections_total") == 1
+        assert server.metric("admission_rejections_total") == 1
+        waiting.close()
+        server.wait_for("num_requests_waiting", 0)
+        assert stream and server.metric("num_requests_running") == 1
+        assert server.metric("time_to_first_token_seconds_count") == 1
 
 
 def test_a_port_in_use_and_a_model_that_is_none_are_one_line(server):

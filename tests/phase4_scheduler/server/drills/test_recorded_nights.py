@@ -15,12 +15,18 @@ CHANGES = {
 }
 
 
-def joined(healthy, faulty) -> Moments:
-    """Two minutes, one after the other, as one recording."""
-    recording, later = Recording(), healthy.end + 10.0
-    for minute, begins in ((healthy, 0.0), (faulty, later)):
+def play(*minutes) -> Recording:
+    """Recorded minutes as one recording: pairs of when one begins, in seconds, and the minute."""
+    recording = Recording()
+    for begins, minute in minutes:
         for labels, samples in minute.recording.series.items():
             recording.series.setdefault(labels, []).extend((begins + t, v) for t, v in samples)
+    return recording
+
+
+def joined(healthy, faulty) -> Moments:
+    later = healthy.end + 10.0
+    recording = play((0.0, healthy), (later, faulty))
     return Moments(recording, healthy.end, later + faulty.end, int(healthy.end))
 
 

@@ -8,13 +8,12 @@ import re
 import shutil
 import socket
 import subprocess
-import urllib.error
 import urllib.parse
-import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import requests
 import yaml
 
 from labkit.catalog import text_of_phase
@@ -37,20 +36,6 @@ def tool():
         return path
 
     return find
-
-
-def test_each_alert_is_tested_firing_and_silent():
-    rules = yaml.safe_load((MONITORING / "alerts.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
-    tests = yaml.safe_load(ALERT_TESTS.read_text(encoding="utf-8"))["tests"]
-    tested = set()
-    for test in tests:
-        name, kind = re.match(r"(\w+) (fires|is silent)", test["name"]).groups()
-        expected = [
-            sample["labels"] for check in test["promql_expr_test"] for sample in check.get("exp_samples", [])
-        ]
-        assert expected == ([f'{{alertname="{name}"}}'] if kind == "fires" else []), test["name"]
-        tested.add((name, kind))
-    assert tested == {(rule["alert"], kind) for rule in rules for kind in ("fires", "is silent")}
 
 
 def test_each_alert_names_a_row_of_the_runbook():
@@ -83,59 +68,46 @@ def free_port():
     raise AssertionError("no port is free")
 
 
-class Prometheus:
-    """A Prometheus that watches one server every half second."""
-
-    def __init__(self, path, watched, folder):
-        config = (MONITORING / "prometheus.yml").read_text(encoding="utf-8")
-        config = config.replace("127.0.0.1:8000", urllib.parse.urlsplit(watched).netloc).replace(
-            "5s", "500ms"
-        )
-        shutil.copy(MONITORING / "alerts.yml", folder)
-        (folder / "prometheus.yml").write_text(config, encoding="utf-8")
-        self.address = f"http://127.0.0.1:{free_port()}"
-        self.process = subprocess.Popen(
-            [path, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
-             f"--web.listen-address={urllib.parse.urlsplit(self.address).netloc}", "--log.level=error"],
-        )  # fmt: skip
-
-    def query(self, expr):
-        """The values of an instant query; none while it does not answer yet."""
-        address = f"{self.address}/api/v1/query?{urllib.parse.urlencode({'query': expr})}"
-        try:
-            with urllib.request.urlopen(address, timeout=60) as response:
-                result = json.load(response)["data"]["result"]
-        except urllib.error.HTTPError as error:
-            assert error.code == 503, f"{expr}: {error.read().decode()}"  # 503: not ready yet
-            return []
-        except OSError:
-            assert self.process.poll() is None, "Prometheus has ended"
-            return []
-        return [float(sample["value"][1]) for sample in result]
-
-
 @pytest.fixture(scope="module")
 def prometheus(tool, tmp_path_factory):
-    """A server with requests, watched until a rate is known."""
-    path = tool("prometheus")
+    """prometheus(query): the values of an instant query, of a Prometheus that watches a server with requests."""
+    folder, address = tmp_path_factory.mktemp("prometheus"), f"127.0.0.1:{free_port()}"
+    shutil.copy(MONITORING / "alerts.yml", folder)
+    config = (MONITORING / "prometheus.yml").read_text(encoding="utf-8").replace("5s", "500ms")
+    options = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    options += [f"--web.listen-address={address}", "--log.level=error"]
     body = {"prompt": "Once upon a time, " * 20, "max_tokens": 8, "ignore_eos": True}
+
+    def query(expr):
+        answer = requests.get(f"http://{address}/api/v1/query", {"query": expr}, timeout=60)
+        assert answer.status_code in (200, 503), f"{expr}: {answer.text}"  # 503: not ready yet
+        found = answer.json()["data"]["result"] if answer.ok else []
+        return [float(sample["value"][1]) for sample in found]
+
+    def is_watching():
+        """The calls of HTTP are counted from the first one on, so their rate is known last."""
+        assert process.poll() is None, "Prometheus has ended"
+        with suppress(requests.ConnectionError):
+            return any(query("rate(http_requests_total[1m]) > 0"))
+
     with running_server("--enable-mfu-metrics") as server:
-        watching = Prometheus(path, server.address, tmp_path_factory.mktemp("prometheus"))
+        watched = urllib.parse.urlsplit(server.address).netloc
+        (folder / "prometheus.yml").write_text(config.replace("127.0.0.1:8000", watched), encoding="utf-8")
+        process = subprocess.Popen([tool("prometheus"), *options])
         try:
-            # The calls of HTTP are counted from the first one on, so their rate is known last.
-            while not any(watching.query("rate(http_requests_total[1m]) > 0")):
+            while not is_watching():
                 answers = asyncio.run(send_all(server.address, [body] * 4))
                 assert not [answer.error for answer in answers if answer.error]
-            yield watching
+            yield query
         finally:
-            watching.process.terminate()
-            watching.process.wait(timeout=30)
+            process.terminate()
+            process.wait(timeout=30)
 
 
 @pytest.mark.proof
 def test_every_panel_of_the_dashboard_shows_something(prometheus):
     queries = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-    values = {query: prometheus.query(query) for query in queries}
+    values = {query: prometheus(query) for query in queries}
     assert [query for query, found in values.items() if not found or any(map(math.isnan, found))] == []
     # While we ask, nobody is under way.
     still = re.compile("num_preemptions|num_requests|kv_cache_usage")
@@ -144,5 +116,5 @@ def test_every_panel_of_the_dashboard_shows_something(prometheus):
 
 @pytest.mark.proof
 def test_no_alert_disturbs_a_healthy_run(prometheus):
-    assert prometheus.query("up") == [1]
-    assert prometheus.query('ALERTS{alertstate="firing"}') == []
+    assert prometheus("up") == [1]
+    assert prometheus('ALERTS{alertstate="firing"}') == []
