@@ -58,9 +58,8 @@ def lab_of(*argv):
 @pytest.mark.parametrize("rate", [0.1, 10, 10**6])
 def test_no_plan_is_below_what_the_computing_alone_keeps_busy(rate):
     """A replica gets just so much done while requests wait. The estimate is made here once more, from the steps' seconds."""
-    task = capacity_task.the_task(
-        lab_of("--quick", "--rate", rate, "--pattern", "chat", "--max-num-seqs", 32)
-    )
+    lab = lab_of("--quick", "--rate", rate, "--pattern", "chat", "--max-num-seqs", 32)
+    task = capacity_task.the_task(lab)
     plan = task.plan()
     many = [replace(r, arrival=0.0) for r in task.traffic] * (1 + 1000 // len(task.traffic))
     (replica,) = serve_fleet(many, task.config, 1, LeastLoaded()).replicas
@@ -78,11 +77,9 @@ def short_story(monkeypatch):
 
 
 def test_a_trace_with_a_gap_for_replicas_of_four_cards(run_script, tmp_path, short_story):
-    lines = [
-        dict(timestamp=1000 * i, input_length=1100, output_length=20, hash_ids=[1, 2, 9 + i])
-        for i in range(20)
-    ]
-    lines += [dict(line, timestamp=line["timestamp"] + 10**6) for line in lines]
+    lengths = dict(input_length=1100, output_length=20)
+    times = [late + 1000 * i for late in (0, 10**6) for i in range(20)]
+    lines = [dict(timestamp=t, hash_ids=[1, 2, 9 + t % 10**6], **lengths) for t in times]
     trace = tmp_path / "trace.jsonl"
     trace.write_text("\n".join(map(json.dumps, lines)))
     options = ("--card", "h100", "--price", 2, "--tensor-parallel-size", 4)
@@ -95,23 +92,11 @@ def test_a_trace_with_a_gap_for_replicas_of_four_cards(run_script, tmp_path, sho
 
 
 def test_a_rate_that_is_too_high_for_one_simulation_is_planned_in_cells(run_script, short_story):
-    options = (
-        "--quick",
-        "--card",
-        "h100",
-        "--pattern",
-        "chat",
-        "--prompt-tokens",
-        100,
-        "--answer-tokens",
-        20,
-    )
-    report = run_script(capacity_planner, "--rate", 10**6, *options)
+    lengths = ("--pattern", "chat", "--prompt-tokens", 100, "--answer-tokens", 20)
+    report = run_script(capacity_planner, "--quick", "--card", "h100", "--rate", 10**6, *lengths)
     plan = report["results"]["plan"]
     assert plan["cells"] > 10 and plan["cells"] * plan["dollars_per_hour"] > 1000
-    assert "All " in report["out"] and "100 prompt tokens and 20 answer tokens" in " ".join(
-        report["out"].split()
-    )
+    assert "100 prompt tokens and 20 answer tokens" in " ".join(report["out"].split())
 
 
 def test_traffic_too_short_to_fill_the_fleet_is_said(run_script, short_story):
@@ -139,18 +124,8 @@ def test_mistakes(mistake_of, options, words):
     assert words in mistake_of(capacity_planner, "--requests", 40, *options)
 
 
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,-5,10\n", "line 2"),
-        ("when,who\n1,2\n", "no trace that this course can read"),
-        (
-            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,5,10\n2023-11-16 18:17:03,5,10\n",
-            "holds no requests at different times",
-        ),
-    ],
-)
-def test_foreign_traces(mistake_of, tmp_path, text, words):
+def test_a_trace_of_one_moment(mistake_of, tmp_path):
     trace = tmp_path / "trace.csv"
-    trace.write_text(text)
-    assert words in mistake_of(capacity_planner, "--trace", trace)
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "2023-11-16 18:17:03,5,10\n" * 2)
+    words = mistake_of(capacity_planner, "--trace", trace)
+    assert "holds no requests at different times" in words

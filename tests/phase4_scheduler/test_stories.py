@@ -11,7 +11,7 @@ from phase4_scheduler import (
     where_time_goes,
 )
 from phase4_scheduler.story import where_time_goes_story
-from phase4_scheduler.story.where_time_goes_story import PARTS, StepTimer, decoding_engine, time_decode
+from phase4_scheduler.story.where_time_goes_story import StepTimer
 
 
 @pytest.fixture(scope="module")
@@ -84,15 +84,6 @@ def test_timer_charges_a_part_only_for_its_own_time():
     thing.outer()
     thing.inner()
     assert dict(timer.seconds) == {"outside": 3, "inside": 20}
-
-
-def test_decoding_engine_decodes_and_every_part_is_seen(draft):
-    engine = decoding_engine(draft, batch=3, context=20, steps=4)
-    assert [r.num_computed_tokens for r in engine.core.scheduler.running] == [20, 20, 20]
-    parts = time_decode(engine, steps=3)
-    assert tuple(parts) == PARTS
-    assert all(parts[part] > 0 for part in ("decide", "linear layers", "attention", "head", "sample"))
-    assert [r.num_computed_tokens for r in engine.core.scheduler.running] == [24, 24, 24]
 
 
 def test_where_time_goes_story(monkeypatch, run_script, draft):

@@ -6,8 +6,9 @@ import pytest
 
 from exercises.phase4.nights import minutes_of
 from phase4_scheduler import war_room
-from phase4_scheduler.server.drills import DRILLS, Fault, Night, Recording
+from phase4_scheduler.server.drills import DRILLS, Fault, Night
 from phase4_scheduler.story import war_room_story
+from tests.phase4_scheduler.server.drills.test_recorded_nights import play
 
 
 class RecordedStage:
@@ -16,11 +17,7 @@ class RecordedStage:
     def __init__(self, drill, fault, seed, window):
         healthy, *faulty = minutes_of(drill.number)
         minute = next(m for m in faulty if m.cause == fault)
-        recording = Recording()
-        for begins, one in ((0.0, healthy), (20.0, minute), (40.0, healthy)):
-            for labels, samples in one.recording.series.items():
-                recording.series.setdefault(labels, []).extend((begins + t, v) for t, v in samples)
-        end = healthy.end
+        recording, end = play((0.0, healthy), (20.0, minute), (40.0, healthy)), healthy.end
         self.fault = Fault()
         self.night = Night(drill, int(end), fault, recording, end, 18.0, 20 + end, 38.0, 40 + end)
 

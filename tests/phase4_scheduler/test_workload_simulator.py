@@ -32,10 +32,8 @@ def test_script_with_a_trace_and_a_measured_clock(run_script, tmp_path, monkeypa
     monkeypatch.setattr(simulator_chapters, "per_pattern", lambda *_: 1.0)
     for part in ("load_sweep", "long_prompt"):
         monkeypatch.setattr(simulator_load, part, lambda *_: None)
-    lines = [
-        dict(timestamp=100 * i, input_length=1100, output_length=20, hash_ids=[1, 2, 9 + i])
-        for i in range(30)
-    ]
+    lengths = dict(input_length=1100, output_length=20)
+    lines = [dict(timestamp=100 * i, hash_ids=[1, 2, 9 + i], **lengths) for i in range(30)]
     trace = tmp_path / "trace.jsonl"
     trace.write_text("\n".join(map(json.dumps, lines)))
     report = run_script(
