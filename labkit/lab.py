@@ -165,7 +165,8 @@ class Lab:
     def _ask(self, p: Prediction, choices: Sequence[str]) -> None:
         form = "yes or no" if isinstance(p.measured, bool) else ""
         if isinstance(p.measured, (list, tuple)):
-            form = f"{len(p.measured)} values, such as " + " / ".join("12345"[: len(p.measured)])
+            example = ("yes" if isinstance(v, bool) else str(i) for i, v in enumerate(p.measured, start=1))
+            form = f"{len(p.measured)} values, such as " + " / ".join(example)
         unit = "".join(f" ({text})" for text in (p.unit, form) if text)
         self.console.print(
             f"\n[bold]Your guess:[/] {escape(p.question)}{escape(unit)}  [dim](Enter to skip)[/]"

@@ -41,9 +41,10 @@ def story(lab: Lab) -> None:
     lab.title("What it took")
     lab.predict(
         "story-work",
-        "token computations: the prompt, and each new token but the last",
+        f"token computations: {prompt_tokens} tokens of the prompt, then {len(result.token_ids)} new ones",
         predicted=prompt_tokens + len(result.token_ids) - 1,
         measured=result.computed_tokens,
+        note="What follows the last token is not asked for, so it is never computed.",
     )
     if len(result.token_ids) > 1:
         lab.table(

@@ -63,8 +63,8 @@ def judge(
         show: the call as the learner would write it, for the box: `show(*args)`.
         tolerance: largest difference of two numbers, relative to the larger one if that is above 1.
         clean: checks the kind of a result and brings it into the form that is compared. It may raise NotYet.
-        present: (result, right result) as the box shows them, shorter or in lines. Called only with what has the right
-            type and shape; if it fails the two are shown whole.
+        present: (result, right result) as the box shows them, shorter or in lines. Not called where an array has a wrong
+            shape; if it fails the two are shown whole.
         keeps_input: whether an answer that changes its arguments is wrong, though all its results are right; or the
             diagnosis of this mistake; or what looks at the arguments after each call: it raises NotYet.
     """
@@ -185,7 +185,7 @@ def _name_of_argument(answer: Callable[..., Any], place: int) -> str:
 
 
 def _presented(present: Callable, got: Any, want: Any, kind: str) -> tuple[Any, Any]:
-    if kind == "wrong-shape":
+    if kind == "wrong-shape" and not isinstance(want, (list, tuple)):
         return got, want
     try:
         return present(got, want)

@@ -4,7 +4,7 @@
 # For each token of each user the engine keeps a **key** and a **value** in every layer: the KV cache. Its size per token
 # depends on the model alone:
 #
-#     bytes a token = 2 x layers x KV heads x head size x bytes a number
+#     bytes per token = 2 x layers x KV heads x head size x bytes per number
 #
 # What is left on the card beside the weights, divided by that and by the length of a user's text, is the number of users
 # who fit at the same time.
@@ -19,10 +19,10 @@
 # | `hidden_size` | width of the model |
 # | `head_dim` | numbers in a head. **May be missing**: then width / query heads |
 #
-# By hand, for Llama-3 8B (32 layers, 32 query heads, 8 KV heads, width 4096, 2 bytes a number): the head size is
-# 4096 / 32 = 128, and 2 x 32 x 8 x 128 x 2 = 131,072 bytes a token. A card with 24,000,000,000 bytes beside weights of
+# By hand, for Llama-3 8B (32 layers, 32 query heads, 8 KV heads, width 4096, 2 bytes per number): the head size is
+# 4096 / 32 = 128, and 2 x 32 x 8 x 128 x 2 = 131,072 bytes per token. A card with 24,000,000,000 bytes beside weights of
 # 16,060,522,496: 7,939,477,504 are left, and a user with 8,192 tokens takes 1,073,741,824. So 7 users fit.
-# An eighth would not: a part of an answer is of no use.
+# The memory that is left does not hold all tokens of an eighth user.
 # %%
 from exercises.grading import check, hint
 

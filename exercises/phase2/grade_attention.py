@@ -49,6 +49,7 @@ HEAD = Solution(
             {'float("-inf")': "-100.0"},
             When(_of_too_low_a_number),
         ),
+        "head-row-all-masked": When(lambda got, want, q, *_: bool(got.isnan().any()) and q.abs().max() < 50),
         "head-overflows": When(lambda got, want, *_: not got.isfinite().all()),
     },
 )

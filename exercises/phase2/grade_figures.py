@@ -29,7 +29,10 @@ TOP_P = Solution(
         ),
         "top-p-not-divided": {SHARES: "return kept"},
         "top-p-divided-by-p": {SHARES: "return kept / p"},
-        "top-p-order-lost": {"kept[places] =": "kept[:] ="},
+        "top-p-order-lost": (
+            {"kept[places] =": "kept[:] ="},
+            {"kept[places] =": "kept[:] =", KEPT: "before + ordered <= p"},
+        ),
         "top-p-put-back-wrongly": {PUT_BACK: "kept = ordered.where(before < p, 0.0)[places]"},
         # The largest p, the tail 1 - p, or a share of the likeliest (min-p) as a limit for each.
         "top-p-single-probability": (

@@ -64,7 +64,11 @@ def show_progress(console: Console) -> int:
         console.print(f"predictions: {points} of {most} points, {guesses}")
     else:
         console.print("predictions: none yet. Guess in a notebook, or: lab run kv_cache_lab --predict")
-    following = next((s for s in sources if not entries[name_of(s)]["solved"]), None)
+    unsolved = [s for s in sources if not entries[name_of(s)]["solved"]]
+    # One that is begun, then those of the core, each in the order of the course.
+    following = min(
+        unsolved, key=lambda s: (not entries[name_of(s)]["tries"], level_of(s) != "core"), default=None
+    )
     if following is None:
         console.print("[green]All of them. What is left is the engine itself: change it.[/]")
     else:

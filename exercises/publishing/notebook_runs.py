@@ -41,6 +41,7 @@ class Client(NotebookClient):
 
     def __init__(self, nb: nbformat.NotebookNode, folder: Path, seconds: float, **settings: Any) -> None:
         settings |= dict(timeout=seconds, kernel_name="python3", record_timing=False)
+        settings |= dict(extra_arguments=["--log-level=ERROR"])  # else the kernel warns of its own sockets
         super().__init__(nb, resources={"metadata": {"path": str(folder)}}, **settings)
         self.begun = -1  # the number of the cell that was begun last
 

@@ -76,6 +76,8 @@ def test_progress_of_a_beginner(capsys, books):
     assert "predictions: none yet" in out and "lab run kv_cache_lab --predict" in out
     assert "next: 1.1 Which pair comes most often?" in out
     assert "jupyter lab notebooks/exercises/p1e1_pairs.ipynb" in out and "lab submit" not in out
+    progress.note_check("p1e1_pairs", Verdict("correct"))
+    assert "next: 1.5" in run(capsys, "progress")[1], "the core comes before what is deep"
 
 
 def test_progress_says_what_is_solved_tried_hinted_and_guessed(capsys, books):

@@ -94,13 +94,14 @@ def test_guesses_are_asked_before_the_reveal_and_scored(monkeypatch, capsys, tmp
 
     def story(lab):
         lab.predict("a", "how many", 100, 100)
-        lab.predict("b", "skipped", 100, 100)
+        lab.predict("b", "skipped", [True, False], [True, False])
         lab.predict("c", "no more input", 100, 100)
 
     assert run(story, "--predict") == 0
     out = capsys.readouterr().out
     assert out.index("Your guess: how many") < out.index("measured 100")
     assert "'many' is not a number" in out
+    assert "(2 values, such as yes / yes)" in out
     assert "you scored 2 of 3 points" in out
     assert [p["points"] for p in report_of(tmp_path)["predictions"]] == [2, None, None]
 

@@ -12,6 +12,7 @@ def scaled_first(q, k, v, mask):
     return (e / e.sum(1, keepdim=True)) @ v.double()
 
 
+SCALE = " / q.shape[-1] ** 0.5"
 MASKED = 'scores.masked_fill(~mask, float("-inf"))'
 SOFTMAX = f"torch.softmax({MASKED}, dim=-1)"
 RIGHT = [
@@ -19,6 +20,7 @@ RIGHT = [
     scaled_first,
 ]
 WRONG = {
+    "head-row-all-masked": {"~mask": "mask", SCALE: " / len(q) ** 0.5"},
     "head-overflows": [
         {SOFTMAX: "(e := torch.exp(scores) * mask) / e.sum(-1, keepdim=True)"},
         {SOFTMAX: f"(e := torch.exp({MASKED} - {MASKED}.max())) / e.sum(-1, keepdim=True)"},
