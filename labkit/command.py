@@ -35,7 +35,7 @@ PROGRAMS = {  # each has options of its own, which --help lists
     ),
     "web": ("web/serve.py", "the course as a web page that computes, in your browser"),
     "first-contact": (
-        "phase5_real_gpu/first_contact.py",
+        "phase5_real_gpu/measure_machine.py --first-contact",
         "the first ten minutes on a GPU: tests, kernels and the engine, each beside what the card should give",
     ),
     "fetch": (
@@ -244,7 +244,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _obey(argv: Sequence[str]) -> int:
     if argv and argv[0] in PROGRAMS:
         # In place of this process: what is sent to `lab`, such as SIGTERM, is for that one.
-        os.execv(sys.executable, [sys.executable, str(ROOT / PROGRAMS[argv[0]][0]), *argv[1:]])
+        script, *options = PROGRAMS[argv[0]][0].split()
+        os.execv(sys.executable, [sys.executable, str(ROOT / script), *options, *argv[1:]])
     words, passed_on = split_run(argv)
     parser = build_parser()
     args = parser.parse_args(words)

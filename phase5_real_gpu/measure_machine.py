@@ -1,14 +1,15 @@
-"""Measure everything on this machine in one call, and write one reference file.
+"""Measure this machine part by part, and write one reference file.
 
-It runs the scripts of this phase that measure, one after the other, each in a process of its own:
+    lab first-contact                                             the first ten minutes on a card
+    python phase5_real_gpu/measure_machine.py --out mine.json     all measurements: memories, kernels, engine
 
-    memory    memory_hierarchy.py     what this machine's memories can do
-    kernels   kernel_benchmark.py     attention kernels beside their floors and their peers
-    engine    engine_benchmark.py     TTFT, ITL and throughput of the whole engine
+Each part is a process of its own. A part that fails or takes too long is stopped, its error goes into the file, and the
+others go on. Figures are saved case by case, and the file is written after each part: a run that is cut short leaves what it
+has, and --resume goes on from there. Either way it takes less than ten minutes. Close other programs first.
 
-A part that fails or takes too long is stopped, its error goes into the file, and the others go on. Figures are
-saved case by case, and the file is written after each part: a run that is cut short leaves what it has, and --resume goes on
-from there. Together they take less than ten minutes. Close other programs first; the figures need a quiet machine.
+The first contact begins with what brings figures with the least risk: the doctor, the tests of CUDA graphs, the three kernels'
+proof, the benchmarks in their short form, memories and kernels in full, the shape of Llama-3 8B, and a comparison with published
+figures. Where the course has the card's data sheet, each figure stands beside what the card should give.
 """
 
 from pathlib import Path
@@ -16,59 +17,71 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.lab import Lab, run_lab
-from labkit.paths import check_writable, outputs
+from labkit.machine import has_gpu
+from labkit.paths import check_writable, outputs, short
+from phase5_real_gpu.measuring import first_contact as contact
+from phase5_real_gpu.measuring.machine_limits import device_name
 from phase5_real_gpu.measuring.reference_files import Part, read_reference
 from phase5_real_gpu.measuring.steps import Gathered, Step, run_steps
-
-TOTAL_SECONDS = 570  # so that ten minutes are never reached
-SCRIPTS = {  # the seconds of each part, and whether it saves its figures one by one
-    "memory": ("memory_hierarchy.py", 90, False),
-    "kernels": ("kernel_benchmark.py", 210, True),
-    "engine": ("engine_benchmark.py", 330, True),
-}
-
-
-def steps_of(lab: Lab) -> list[Step]:
-    steps = []
-    for name, (file, seconds, resumes) in SCRIPTS.items():
-        command = [str(Path(__file__).parent / file), "--json", "{report}", "--device", lab.args.device]
-        command += ["--quick"] * lab.quick + ["--resume"] * resumes
-        steps.append(Step(name, file, seconds, tuple(command)))
-    return steps
+from phase5_real_gpu.story.contact_story import show_clocks, show_figures, show_plan
 
 
 def story(lab: Lab) -> None:
-    args = lab.args
-    out = Path(args.out) if args.out else outputs() / "machine.json"
+    args, first = lab.args, lab.args.first_contact
+    steps = contact.FIRST_CONTACT if first else contact.everything(args.device, lab.quick)
+    if args.dry_run:
+        show_plan(lab, steps)
+        return
+    if first and not has_gpu():
+        raise LabError(
+            "no GPU that this torch can use (`lab doctor` says why): use a machine that has one, or --dry-run"
+        )
+    name = "first_contact" if first else "machine"
+    out = Path(args.out) if args.out else outputs() / f"{name}.json"
     check_writable(out)
-    command = "python phase5_real_gpu/measure_machine.py" + " --quick" * lab.quick
+    device, quick = ("cuda", True) if first else (args.device, lab.quick)
+    earlier = read_reference(out) if args.resume and out.exists() else None
+    if earlier and earlier.quick != quick:
+        how = "with" if earlier.quick else "without"
+        raise LabError(f"{out} was measured {how} --quick: do the same, or give another --out")
+    card = contact.card_of(device_name("cuda")) if device != "cpu" and has_gpu() else None
+    lab.say(f"""{len(steps)} parts, together at most {contact.TOTAL_SECONDS / 60:.0f} minutes. Leave the machine alone
+        meanwhile.""")
+    told: set[str] = set()
 
     def tell(step: Step, part: Part | None, gathered: Gathered) -> None:
-        line = f"{step.shows} (at most {step.seconds:.0f} s)"
-        if part:
-            line = f"        {part.outcome}, {part.seconds:.0f} s{part.error and '. ' + part.error}"
-        lab.console.print(line, markup=False, highlight=False)
+        if part is None:
+            lab.show(f"{step.name}: {step.shows} (at most {step.seconds:.0f} s)")
+            return
+        lab.show(f"{step.name}: {part.outcome}, {part.seconds:.0f} s{part.error and '. ' + part.error}")
+        if card:
+            show_figures(lab, card, [m for m in gathered.measurements.values() if m.name not in told])
+        told.update(gathered.measurements)
 
-    lab.say(f"""{len(SCRIPTS)} parts, together at most {TOTAL_SECONDS / 60:.0f} minutes. Leave the machine alone
-        meanwhile.""")
-    earlier = read_reference(out) if args.resume and out.exists() else None
-    if earlier and earlier.quick != lab.quick:
-        raise LabError(
-            f"{out} was measured {'with' if earlier.quick else 'without'} --quick: do the same, or give another --out"
-        )
-    fields = dict(device=args.device, command=command, quick=lab.quick)
-    folder = outputs() / "measure_machine"
-    gathered = run_steps(steps_of(lab), folder, out, tell, TOTAL_SECONDS, earlier, **fields)
+    command = (
+        "lab first-contact" if first else "python phase5_real_gpu/measure_machine.py" + " --quick" * quick
+    )
+    fields = dict(device=device, command=command, quick=quick)
+    gathered = run_steps(
+        steps, outputs() / f"{name}_parts", out, tell, contact.TOTAL_SECONDS, earlier, **fields
+    )
     lab.record(file=str(out), parts=[vars(p) for p in gathered.parts], figures=len(gathered.measurements))
     if not gathered.measurements:
         raise LabError(f"no part brought a figure: {next(p.error for p in gathered.parts)} (see {out})")
-    lab.say(f"""{len(gathered.measurements)} figures are in {out}. Lay them beside the course's own with
-        `python phase5_real_gpu/compare_to_reference.py {out}`.""")
+    show_clocks(lab, gathered.card)
+    lab.say(f"""{len(gathered.measurements)} figures are in {short(out)}. Lay them beside the course's own with
+        `python phase5_real_gpu/compare_to_reference.py {short(out)}`.""")
 
 
 def add_arguments(parser: Any) -> None:
     add = parser.add_argument
-    add("--out", metavar="FILE", help="where to write (default: outputs/machine.json)")
+    add(
+        "--first-contact",
+        action="store_true",
+        help="on a card: what brings figures with the least risk first",
+    )
+    add("--dry-run", action="store_true", help="say what would be run, and what six cards should give")
+    add("--out", metavar="FILE", help="where to write (default: a file in outputs/)")
     add("--resume", action="store_true", help="go on with what an earlier run has measured, part by part")
 
 

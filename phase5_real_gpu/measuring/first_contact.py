@@ -1,4 +1,4 @@
-"""The first ten minutes on a card: what is run, in which order, and what each part should bring.
+"""What a measurement of a machine runs, in which order, and what each figure should be on a known card.
 
 Expected values are a data sheet's ceilings times a share. The upper end is the ceiling itself, which no program passes; the
 lower end is what a sound setup still reaches. A figure outside is no verdict: it says where to look first.
@@ -22,7 +22,7 @@ TESTS = "tests/phase5_real_gpu"
 REPORT = ("--device", "cuda", "--json", "{report}")
 QUICK = (*REPORT, "--quick", "--resume")
 
-STEPS = (
+FIRST_CONTACT = (
     Step("doctor", "driver, compiler and packages are there", 20, ("-m", "labkit.command", "doctor")),
     Step("graphs", "CUDA graphs give what plain steps give", 60,
          ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"{TESTS}/test_gpu_runner.py", "-k", "cuda_graphs")),
@@ -38,6 +38,28 @@ STEPS = (
          ("phase5_real_gpu/engine_benchmark.py", *QUICK, "--no-peers", "--models", "llama3-8b")),
     Step("compare", "beside published figures", 20, ("phase5_real_gpu/compare_to_reference.py", "{gathered}")),
 )  # fmt: skip
+
+
+def everything(device: str, quick: bool) -> tuple[Step, ...]:
+    """All measurements of a machine. device: "auto", "cpu" or "cuda"."""
+
+    def step(name: str, shows: str, seconds: float, script: str, *more: str) -> Step:
+        options = ("--device", device, "--json", "{report}", *["--quick"] * quick, *more)
+        return Step(name, shows, seconds, (f"phase5_real_gpu/{script}", *options))
+
+    return (
+        step("memory", "caches and memory", 70, "memory_hierarchy.py"),
+        step(
+            "kernels",
+            "attention kernels beside their floors and their peers",
+            200,
+            "kernel_benchmark.py",
+            "--resume",
+        ),
+        step(
+            "engine", "TTFT, ITL and throughput of the whole engine", 320, "engine_benchmark.py", "--resume"
+        ),
+    )
 
 
 class Expected(NamedTuple):
