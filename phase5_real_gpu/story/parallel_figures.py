@@ -1,6 +1,7 @@
 """The figures of tensor_parallel.py."""
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,7 +11,6 @@ from labkit.figures import COLORS, INK, MUTED, new_figure
 from phase2_attention_kvcache.model import ModelConfig
 from phase4_scheduler.simulator import find_interconnect
 from phase5_real_gpu.parallel import Place
-from phase5_real_gpu.parallel.pipeline import idle_share, timeline
 
 
 def draw_ranks(config: ModelConfig, t: int, p: int) -> Figure:
@@ -74,8 +74,11 @@ def draw_curve(
 
 
 def draw_bubble(num_stages: int, micro_batches: Sequence[int]) -> Figure:
-    """Who works when, for several numbers of micro-batches of the same work."""
-    shares = [idle_share(num_stages, m) for m in micro_batches]
+    """Who works when, for several numbers of micro-batches of the same work.
+
+    Source: Huang et al., "GPipe" (2019), section 2.
+    """
+    shares = [(num_stages - 1) / (m + num_stages - 1) for m in micro_batches]
     fig, axes = new_figure(
         "The bubble shrinks with micro-batches: " + ", ".join(f"{share:.0%}" for share in shares) + " idle",
         f"{num_stages} stages; the same work in {', '.join(map(str, micro_batches))} micro-batches. White: idle",
@@ -87,11 +90,10 @@ def draw_bubble(num_stages: int, micro_batches: Sequence[int]) -> Figure:
 
 
 def _bars(ax: Axes, num_stages: int, m: int) -> None:
-    for stage, micro_batch, start in timeline(num_stages, m):
-        shade = 0.35 + 0.6 * (micro_batch + 1) / m
-        ax.broken_barh(
-            [(start / m, 1 / m)], (stage + 0.1, 0.8), facecolor=COLORS[stage], alpha=shade, edgecolor="white"
-        )
+    for stage, micro_batch in product(range(num_stages), range(m)):
+        # A stage begins with it when the stage before has handed it on, and the one before it is done.
+        when, shade = ((stage + micro_batch) / m, 1 / m), 0.35 + 0.6 * (micro_batch + 1) / m
+        ax.broken_barh([when], (stage + 0.1, 0.8), facecolor=COLORS[stage], alpha=shade, edgecolor="white")
     ax.set(
         title=f"{m} micro-batch{'es' if m > 1 else ''}", xlabel="time (1: all work of a stage)", xlim=(0, num_stages),
         ylim=(num_stages, 0), yticks=[s + 0.5 for s in range(num_stages)],

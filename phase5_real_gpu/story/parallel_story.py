@@ -33,6 +33,12 @@ DEVICES = (1, 2, 4, 8)
 TURNS = {("nvlink", 1): 8, ("pcie", 1): 2, ("network", 1): 4, ("pcie", 32): 4}
 
 
+def engine_alone(model: Transformer, num_blocks: int) -> LLMEngine:
+    """One process, and the cache that the ranks have: gathered with torch."""
+    cache = PagedKVCache(model.config, num_blocks, 16, model.dtype, model.device, use_kernel=False)
+    return LLMEngine(model, None, EngineConfig(num_blocks=num_blocks), kv_cache=cache)
+
+
 def the_ranks(lab: Lab) -> None:
     """A model in several processes: what they hold, what they answer, what crosses."""
     t, p = lab.args.tensor_parallel_size, lab.args.pipeline_parallel_size
@@ -46,9 +52,7 @@ def the_ranks(lab: Lab) -> None:
     tokenizer = BPETokenizer.from_file(folder / "tokenizer.json")
     prompts = [tokenizer.encode(text) for text in PROMPTS]
     params = SamplingParams(temperature=0, max_tokens=8 if lab.quick else 24, ignore_eos=True)
-    model = Transformer.from_pretrained(folder, DTYPE, lab.device)
-    cache = PagedKVCache(model.config, NUM_BLOCKS, 16, model.dtype, model.device, use_kernel=False)
-    alone = LLMEngine(model, None, EngineConfig(num_blocks=NUM_BLOCKS), kv_cache=cache)
+    alone = engine_alone(Transformer.from_pretrained(folder, DTYPE, lab.device), NUM_BLOCKS)
     expected, steps = answers(alone, prompts, params)
     found, _ = answers(engine, prompts, params)
     lab.title("The same tokens")
@@ -144,7 +148,6 @@ def what_crosses(
         ["call", "calls", "formula", "bytes", "formula"], rows,
         note="all_reduce: (2 L + 1) x tokens x d. gather: requests x vocabulary / T. send: (P - 1) x tokens x d. In numbers of 4 bytes.",
     )  # fmt: skip
-    lab.record(traffic={kind: dict(calls=c, nbytes=b) for kind, (c, b) in counted.items()})
 
 
 # ---------------------------------------------------------------------- what wires make of it
@@ -223,6 +226,5 @@ def the_wires(lab: Lab) -> None:
         note="Computed, from measured all-reduces. (PCIe was measured between 4 cards; 2 and 8 are worked out as rings over the same wire. "
         "On the network half of the cards are in each of two computers.)",
     )  # fmt: skip
-    lab.record(curves={str(users): curve for users, curve in curves.items()})
     lab.figure(draw_curve(DEVICES, curves, GPT_FAST), "tensor_parallel")
     lab.figure(draw_bubble(4, (1, 4, 16)), "pipeline_bubble")

@@ -1,16 +1,22 @@
 """An engine whose model lies in several processes answers as one whose model lies in its own."""
 
+import json
 import os
 import pickle
 import pkgutil
+import re
 import signal
 import tomllib
+import urllib.error
+import urllib.request
 from math import prod
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 
+from labkit.errors import LabError
 from labkit.paths import ROOT
 from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
 from phase2_attention_kvcache.model.config import read_config
@@ -18,7 +24,10 @@ from phase2_attention_kvcache.model.sampling import BadLogitsError, Sampler
 from phase2_attention_kvcache.story.small_families import write_small_model
 from phase4_scheduler.engine import EngineConfig, LLMEngine, Request, StepBatch
 from phase4_scheduler.features.executor import EXECUTORS, ExecutorError
+from phase4_scheduler.serve import build_parser, serve
+from phase4_scheduler.server.client import running_server
 from phase4_scheduler.simulator import step_traffic
+from phase5_real_gpu import tensor_parallel
 from phase5_real_gpu.parallel import MultiprocExecutor, Place
 from phase5_real_gpu.parallel.executor import RemoteLogits, RemoteModel
 from phase5_real_gpu.parallel.placement import columns_of_rank, rows_of_rank
@@ -61,19 +70,18 @@ def check_equal(
         assert facts[rank].weight_bytes == width * sum(map(prod, held.values()))
 
     # What each rank brought, over all stages: exactly what the formula says.
-    rows = [len(scores) for scores in one.scores]
     for tensor_rank in range(t):
         own = [traffic[stage * t + tensor_rank] for stage in range(p)]
         for kind in ("all_reduce", "gather", "send"):
             counted = [sum(rank.get(kind, (0, 0))[i] for rank in own) for i in (0, 1)]
-            expected = [0, 0]
-            for tokens in one.steps:
-                calls = step_traffic(config, tokens, 0, t, p, width).get(kind, (0, 0))
-                expected = [expected[i] + calls[i] for i in (0, 1)]
-            if kind == "gather":
-                calls = [step_traffic(config, 1, n, t, p, width).get(kind, (0, 0)) for n in rows]
-                expected = [sum(c[i] for c in calls) for i in (0, 1)]
-            assert counted == expected, (kind, tensor_rank)
+            # Of a step the number of tokens counts, or of scores.
+            sizes = (
+                [(1, len(scores)) for scores in one.scores]
+                if kind == "gather"
+                else [(n, 0) for n in one.steps]
+            )
+            calls = [step_traffic(config, *size, t, p, width).get(kind, (0, 0)) for size in sizes]
+            assert counted == [sum(c[i] for c in calls) for i in (0, 1)], (kind, tensor_rank)
 
 
 def shape_of_part(config: ModelConfig, name: str, shape: list[int], place: Place) -> list[int]:
@@ -206,12 +214,8 @@ def test_200_prompts_get_the_same_tokens(folders, family, t, p):
     [
         ("qwen3_moe", 4, 1, True),  # two ranks hold two experts, two hold one
         ("mixtral", 2, 2, True),
-        (
-            "olmoe",
-            4,
-            1,
-            False,
-        ),  # a quarter of each expert; two ranks hold the same KV head, and norm its keys
+        # A quarter of each expert; two ranks hold the same KV head, and norm its keys.
+        ("olmoe", 4, 1, False),
     ],
 )
 def test_a_mixture_is_shared_in_each_way(folders, family, t, p, expert_parallel):
@@ -262,3 +266,59 @@ def test_a_rank_that_dies_or_hangs_ends_everybody_with_one_line(folders, signal_
     assert not any(process.is_alive() for process in processes)
     with pytest.raises(ExecutorError, match=message):
         engine.step()
+
+
+# ---------------------------------------------------------------------- the server
+
+
+def ask(address: str) -> str:
+    body = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    asked = urllib.request.Request(
+        f"{address}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    return json.load(urllib.request.urlopen(asked, timeout=60))["choices"][0]["text"]
+
+
+@pytest.mark.proof
+def test_a_shared_model_is_served(capfd):
+    """The same text; and if a rank dies, one line, and nobody is left."""
+    engine = LLMEngine.from_pretrained("tales", "float32", "cpu")
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    expected = engine.generate(["Once upon a time"], params)[0].outputs[0].text
+    with running_server("tales", "-tp", "2", "--dtype", "float32") as server:
+        assert ask(server.address) == expected
+        processes = psutil.Process(server.process.pid).children(recursive=True)
+        assert len(processes) >= 4  # the engine, what starts its ranks, the ranks
+        max(processes, key=psutil.Process.create_time).kill()
+        with pytest.raises(urllib.error.HTTPError):
+            ask(server.address)
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    err = capfd.readouterr().err
+    assert len(re.findall(r"rank . ended \(exit code -9\), so no rank can go on", err)) == 1
+    assert "Traceback" not in err
+
+
+def test_what_one_device_does_is_not_estimated_for_several():
+    asked = build_parser().parse_args(["nowhere", "--enable-mfu-metrics", "-pp", "2"])
+    with pytest.raises(LabError, match="leave it out, or the parallel sizes"):
+        serve(asked)
+
+
+# ---------------------------------------------------------------------- the script
+
+
+@pytest.mark.proof
+def test_the_story_holds(run_script):
+    figures = ("who_holds_what", "expert_load", "tensor_parallel", "pipeline_bubble")
+    found = run_script(tensor_parallel, "--quick", figures=figures)["claims"]
+    assert found["tp-all-reduce"]["verdict"] == "corrected"
+    assert found["pp-activations"]["verdict"] == "reproduced"
+    assert {"parallel-tokens", "parallel-bytes", "expert-tokens", "expert-bytes"} <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("size", "message"), [("3", "the model has 4 query heads: choose"), ("0", "size is 0")]
+)
+def test_a_size_that_does_not_divide_gets_one_line(size, message, mistake_of):
+    assert message in mistake_of(tensor_parallel, "--tensor-parallel-size", size)
