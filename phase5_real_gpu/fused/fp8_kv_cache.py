@@ -1,12 +1,10 @@
 """A KV cache in fp8 (8-bit floats): half the memory of 16 bits, and half the bytes that each later step reads.
 
-Attaches to `TritonPagedKVCache`: stored numbers are keys and values divided by a scale and rounded to 8 bits, and
-the attention kernels, which widen numbers of one byte as they read them, get the scales back as factors:
+Attaches to `TritonPagedKVCache`: keys and values are rounded to 8 bits as they are stored, and the attention kernels widen
+numbers of one byte as they read them. There are no scales, as in vLLM where a checkpoint brings none: keys and values of usual
+models lie well within the largest number, 448.
 
-    stored = round(key / k_scale)                    scores = q . stored x k_scale x scale
-    stored = round(value / v_scale)                  out    = (weights . stored) x v_scale
-
-Source: vLLM, csrc/cache_kernels.cu (reshape_and_cache_flash with kv_cache_dtype="fp8"), for the meaning of the scales.
+Source: vLLM, csrc/cache_kernels.cu (reshape_and_cache_flash with kv_cache_dtype="fp8").
 """
 
 import torch
@@ -34,10 +32,10 @@ class FP8PagedKVCache(TritonPagedKVCache):
     """Keys and values of many requests in blocks of fp8.
 
     Args: as for `TritonPagedKVCache`, and
-        dtype: of q, k and v. k_scale, v_scale: keys and values are divided by them when stored. storage: of fp8.
+        dtype: of q, k and v. storage: of fp8.
 
     Raises:
-        ValueError: this card has no fp8; a scale that is not above 0.
+        ValueError: this card has no fp8.
     """
 
     def __init__(
@@ -48,18 +46,11 @@ class FP8PagedKVCache(TritonPagedKVCache):
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
         *,
-        k_scale: float = 1.0,
-        v_scale: float = 1.0,
         storage: KVStorage | None = None,
     ) -> None:
         if problem := fp8_problem():
             raise ValueError(problem)
-        if not (k_scale > 0 and v_scale > 0):
-            raise ValueError(f"k_scale is {k_scale}, v_scale {v_scale}: both must be above 0")
         super().__init__(config, num_blocks, block_size, FP8, device, compute_dtype=dtype, storage=storage)
-        self.scales = k_scale, v_scale
-        for options in self.options:
-            options |= dict(scale=options["scale"] * k_scale, out_scale=v_scale)
 
     def store(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
-        store(k, v, k_cache, v_cache, self.step.slots, self.scales)
+        store(k, v, k_cache, v_cache, self.step.slots)

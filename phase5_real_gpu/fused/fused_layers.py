@@ -2,24 +2,19 @@
 
 Changes: a layer of Llama starts 11 kernels instead of 20 (12 and 21 where contexts are split), and reads queries, keys and
 the wide vectors of the MLP once instead of several times. Numbers differ by roundings at most.
-Attaches to: `GPURunner.create`, by giving it a model of which `Attention`, `SwiGLUMLP` and `GeGLUMLP` are replaced.
+Attaches to: `GPURunner.create` (see `runner.py`), by giving it a model of which `Attention`, `SwiGLUMLP` and `GeGLUMLP` are replaced.
 
 Source: vLLM, csrc/activation_kernels.cu (silu_and_mul); its compiler fuses the rotation with the write of the cache.
 """
 
 import copy
-from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from phase2_attention_kvcache.model.layers import Angles, Attention, GeGLUMLP, KVCache, SwiGLUMLP
-from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging import KVStorage
-from phase4_scheduler.engine import EngineConfig
 from phase5_real_gpu.fused.store_kernel import store
 from phase5_real_gpu.kernels import TritonPagedKVCache
-from phase5_real_gpu.kernels.gpu_runner import GPURunner
 from phase5_real_gpu.kernels.triton_setup import tl, triton
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -70,7 +65,7 @@ class FusedAttention(Attention):
         )
         v = v.unflatten(1, (-1, self.head_dim))
         caches = kv.storage.k_cache[layer], kv.storage.v_cache[layer]
-        store(k, v, *caches, kv.step.slots, getattr(kv, "scales", (1.0, 1.0)), q, angles)
+        store(k, v, *caches, kv.step.slots, q, angles)
         return self.out(kv.attend_stored(layer, q).reshape(n, self.q_size))
 
 
@@ -99,13 +94,3 @@ def fuse(module: nn.Module) -> nn.Module:
     twin = copy.copy(module)
     twin.__class__, twin._modules = kind, children
     return twin
-
-
-class FusedGPURunner(GPURunner):
-    """A `GPURunner` over a model whose layers are fused."""
-
-    @classmethod
-    def create(
-        cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None = None
-    ) -> Self | None:
-        return super().create(fuse(model), config, num_blocks, storage)

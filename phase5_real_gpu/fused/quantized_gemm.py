@@ -147,27 +147,25 @@ def quantized_gemm(x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | Non
 def check_product(x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | None) -> None:
     require_triton()
     if codes.dtype not in (torch.int8, torch.uint8) or codes.ndim != 2 or codes.stride(1) != 1:
-        raise ValueError(
-            f"codes {list(codes.shape)} are {codes.dtype}: give rows of int8, or of uint8 (two codes a byte)"
-        )
+        what = f"codes {list(codes.shape)} are {codes.dtype}"
+        raise ValueError(f"{what}: give rows of int8, or of uint8 (two codes a byte)")
     num_inputs = codes.shape[1] * (1 if codes.dtype == torch.int8 else 2)
-    if x.ndim != 2 or x.shape[1] != num_inputs or x.stride(1) != 1:
+    if x.ndim != 2 or x.shape[1] != num_inputs or x.stride(1) != 1 or num_inputs % GROUP:
         raise ValueError(
-            f"x has shape {list(x.shape)}: these codes need [N, {num_inputs}], row by row in memory"
+            f"x has shape {list(x.shape)}: these codes need [N, {num_inputs}], row by row, in groups of {GROUP}"
         )
-    if num_inputs % GROUP:
-        raise ValueError(f"rows of {num_inputs} weights do not divide into groups of {GROUP}")
     if x.dtype not in COMPUTE_DTYPES:
         raise ValueError(f"x is {x.dtype}: use one of float32, float16, bfloat16")
-    grouped = (len(codes), num_inputs // GROUP)
-    if tuple(scales.shape) not in (grouped, (len(codes), 1)) or not scales.is_contiguous():
-        raise ValueError(f"scales have shape {list(scales.shape)}: give {list(grouped)} or {[len(codes), 1]}")
-    if zeros is not None and (
-        zeros.shape != scales.shape or zeros.dtype != torch.uint8 or codes.dtype != torch.uint8
+    grouped, by_row = (len(codes), num_inputs // GROUP), (len(codes), 1)
+    if scales.shape not in (grouped, by_row) or not scales.is_contiguous():
+        raise ValueError(f"scales have shape {list(scales.shape)}: give {list(grouped)} or {list(by_row)}")
+    if zeros is not None and (zeros.shape, zeros.dtype, codes.dtype) != (
+        scales.shape,
+        torch.uint8,
+        torch.uint8,
     ):
         raise ValueError("zeros go with codes of 4 bits: uint8, one for each scale")
-    for name, tensor in (("codes", codes), ("scales", scales), ("zeros", zeros)):
-        if tensor is not None and tensor.device != x.device:
-            raise ValueError(f"{name} are on {tensor.device}, x on {x.device}: move one of them")
+    if any(tensor.device != x.device for tensor in (codes, scales, zeros) if tensor is not None):
+        raise ValueError(f"x is on {x.device}, and codes, scales or zeros are not: move them")
     if problem := card_problem(x.dtype):
         raise ValueError(problem)

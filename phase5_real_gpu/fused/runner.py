@@ -1,4 +1,4 @@
-"""`FusedRunner`: the GPU's runner, for caches in fp8 and for models whose weights are quantized.
+"""`FusedRunner`: the GPU's runner over fused layers, for caches in fp8 and for models whose weights are quantized.
 
 Changes: keys and values in fp8 stay in blocks and are read in place, and a quantized linear layer is one kernel, so both
 are replayed as CUDA graphs. Without it the first is gathered and the second unpacked by torch, tile by tile.
@@ -16,9 +16,10 @@ from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLine
 from phase3_paged_attention.paging import KVStorage
 from phase4_scheduler.engine import EngineConfig
 from phase5_real_gpu.fused.fp8_kv_cache import FP8PagedKVCache, fp8_problem
-from phase5_real_gpu.fused.fused_layers import FusedGPURunner
+from phase5_real_gpu.fused.fused_layers import fuse
 from phase5_real_gpu.fused.quantized_gemm import GROUP, quantized_gemm
 from phase5_real_gpu.kernels import TritonPagedKVCache
+from phase5_real_gpu.kernels.gpu_runner import GPURunner
 
 READ = ("int8", "int4", "q8_0", "q4_0")
 """The quantized formats that `quantized_gemm` reads."""
@@ -33,12 +34,12 @@ class KernelLinear(QuantizedLinear):
         return quantized_gemm(x, **part.planes) if is_read(part) else super().multiply(x, part)
 
 
-class FusedRunner(FusedGPURunner):
+class FusedRunner(GPURunner):
     @classmethod
     def create(
         cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None = None
     ) -> Self | None:
-        return super().create(with_kernels(model), config, num_blocks, storage)
+        return super().create(fuse(with_kernels(model)), config, num_blocks, storage)
 
     @classmethod
     def storage_problem(cls, storage: KVStorage | None) -> str | None:

@@ -9,7 +9,7 @@ writes all queries and keys.
     k [1]                       turned, then stored
     v [1]                       stored
 
-Into a cache of fp8 numbers are divided by a scale, limited to what fp8 holds, and rounded.
+Into a cache of fp8 numbers are limited to what fp8 holds, and rounded.
 """
 
 from typing import Any
@@ -37,12 +37,12 @@ def round_to_fp8(x):
 
 
 @triton.jit
-def store_halves(cache, a, b, is_a, is_b, half, scale, IS_FP8: tl.constexpr, ROUND_FIRST: tl.constexpr):
+def store_halves(cache, a, b, is_a, is_b, half, IS_FP8: tl.constexpr, ROUND_FIRST: tl.constexpr):
     """A head's two halves, to the place `cache` points to."""
     if IS_FP8:
         # NaN stays NaN: a model whose numbers broke down must not look as if it worked.
-        a = tl.clamp(a / scale, -FP8_LARGEST, FP8_LARGEST, propagate_nan=tl.PropagateNan.ALL)
-        b = tl.clamp(b / scale, -FP8_LARGEST, FP8_LARGEST, propagate_nan=tl.PropagateNan.ALL)
+        a = tl.clamp(a, -FP8_LARGEST, FP8_LARGEST, propagate_nan=tl.PropagateNan.ALL)
+        b = tl.clamp(b, -FP8_LARGEST, FP8_LARGEST, propagate_nan=tl.PropagateNan.ALL)
     if ROUND_FIRST:
         a, b = round_to_fp8(a), round_to_fp8(b)
     tl.store(cache, a.to(cache.dtype.element_ty), mask=is_a)
@@ -59,8 +59,6 @@ def store_kernel(
     k_cache,  # [num_blocks, BLOCK_SIZE, num_kv_heads, HEAD_DIM]
     v_cache,  # the same, with the same strides
     slot_mapping,  # [N]
-    k_scale,
-    v_scale,
     q_row_stride,
     q_head_stride,
     k_row_stride,
@@ -104,11 +102,11 @@ def store_kernel(
         return
     place = slot // BLOCK_SIZE * kv_block_stride + slot % BLOCK_SIZE * kv_token_stride
     place += kv_head * kv_head_stride + dims
-    store_halves(k_cache + place, a, b, is_a, is_b, half, k_scale, IS_FP8, ROUND_FIRST)
+    store_halves(k_cache + place, a, b, is_a, is_b, half, IS_FP8, ROUND_FIRST)
     values = v + token * v_row_stride + kv_head * v_head_stride + dims
     a = tl.load(values, mask=is_a).to(tl.float32)
     b = tl.load(values + half, mask=is_b).to(tl.float32)
-    store_halves(v_cache + place, a, b, is_a, is_b, half, v_scale, IS_FP8, ROUND_FIRST)
+    store_halves(v_cache + place, a, b, is_a, is_b, half, IS_FP8, ROUND_FIRST)
 
 
 def store(
@@ -117,14 +115,12 @@ def store(
     k_cache: Tensor,
     v_cache: Tensor,
     slot_mapping: Tensor,
-    scales: tuple[float, float] = (1.0, 1.0),
     q: Tensor | None = None,
     angles: tuple[Tensor, Tensor] | None = None,
 ) -> None:
     """`write_kv`, into a cache of any format, that turns queries and keys before.
 
     Args: as for `write_kv`, and
-        scales: what keys and values are divided by, if the cache is fp8.
         q: [N, num_heads, head_dim], turned in place.
         angles: cosines and sines, each float32 [N, head_dim / 2]; None: nothing is turned, and q is not needed.
     """
@@ -144,7 +140,7 @@ def store(
     is_fp8 = k_cache.element_size() == 1
     strides: list[Any] = [s for x in (q, k, v) for s in x.stride()[:2]]
     store_kernel[(num_tokens, num_kv_heads)](
-        q, k, v, *(angles or (q, q)), k_cache, v_cache, slot_mapping, *scales, *strides, *k_cache.stride()[:3],
+        q, k, v, *(angles or (q, q)), k_cache, v_cache, slot_mapping, *strides, *k_cache.stride()[:3],
         QUERIES_PER_KV=queries_per_kv, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, ROWS=rows, DIMS=dims,
         IS_ROTATED=angles is not None, IS_FP8=is_fp8, ROUND_FIRST=is_fp8 and INTERPRETED,
         num_warps=1 if rows * dims <= 256 else 4,

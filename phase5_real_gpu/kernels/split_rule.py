@@ -8,7 +8,7 @@ have a cost: merging, and a last round of work in which most multiprocessors may
     rounds   = programs / resident, rounded up         resident: programs that run at the same time
     time     ~ rounds x tokens a split
 
-The rule: the fewest splits whose time is within 15% of the best. It assumes that a program takes equally long however many
+The rule: the fewest splits that reach at least 85% of the best speed. It assumes that a program takes equally long however many
 run beside it; where they share the card's bandwidth, a last round with few programs is shorter than the rule says.
 
 Example: one request of 32,768 tokens, 8 KV heads, 264 resident programs (two per multiprocessor). One split: 8 programs, 1 round of 32,768

@@ -25,31 +25,30 @@ from phase5_real_gpu.kernels.triton_setup import tl, triton
 
 @triton.jit
 def load_queries(
-    q_ptr, sequence, kv_head, GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr
-):
+    q_ptr, sequence, kv_head,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
     """[ROWS, DIMS]: the queries that share a KV head, rows and columns beyond them 0."""
     rows, dims = tl.arange(0, ROWS), tl.arange(0, DIMS)
     first = (sequence * tl.num_programs(1) + kv_head) * GROUP  # axis 1 of the grid: the KV heads
     mask = (rows < GROUP)[:, None] & (dims < D)[None, :]
-    return tl.load(q_ptr + (first + rows)[:, None] * D + dims[None, :], mask=mask, other=0.0)
+    q = tl.load(q_ptr + (first + rows)[:, None] * D + dims[None, :], mask=mask, other=0.0)
+    if UPCAST:  # the interpreter multiplies the bit patterns of bfloat16 instead of the numbers
+        q = q.to(tl.float32)
+    return q
 
 
 @triton.jit
 def store_queries(
-    out_ptr,
-    out,
-    sequence,
-    kv_head,
-    GROUP: tl.constexpr,
-    ROWS: tl.constexpr,
-    D: tl.constexpr,
-    DIMS: tl.constexpr,
-):
-    """Write [ROWS, DIMS] to where `load_queries` read."""
+    out_ptr, acc, total, sequence, kv_head,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr,
+):  # fmt: skip
+    """Divide by the sum of weights, and write [ROWS, DIMS] to where `load_queries` read. An empty context gives zeros."""
     rows, dims = tl.arange(0, ROWS), tl.arange(0, DIMS)
     first = (sequence * tl.num_programs(1) + kv_head) * GROUP
     mask = (rows < GROUP)[:, None] & (dims < D)[None, :]
-    tl.store(out_ptr + (first + rows)[:, None] * D + dims[None, :], out, mask=mask)
+    acc = acc / tl.where(total == 0, 1.0, total)[:, None]
+    tl.store(out_ptr + (first + rows)[:, None] * D + dims[None, :], acc, mask=mask)
 
 
 @triton.jit
@@ -58,7 +57,7 @@ def load_rows(ptr, offsets, valid, D: tl.constexpr, DIMS: tl.constexpr, UPCAST: 
     dims = tl.arange(0, DIMS)
     mask = valid[:, None] & (dims < D)[None, :]
     rows = tl.load(ptr + offsets[:, None] + dims[None, :], mask=mask, other=0.0)
-    if UPCAST:  # the interpreter multiplies the bit patterns of bfloat16 instead of the numbers
+    if UPCAST:  # as in `load_queries`
         rows = rows.to(tl.float32)
     return rows
 
@@ -131,10 +130,7 @@ def packed_kernel(
     sequence, kv_head = tl.program_id(0), tl.program_id(1)
     context_len = tl.load(lens_ptr + sequence)
     tokens = tl.arange(0, TILE)
-    q = load_queries(q_ptr, sequence, kv_head, GROUP, ROWS, D, DIMS)
-    if UPCAST:
-        q = q.to(tl.float32)
-
+    q = load_queries(q_ptr, sequence, kv_head, GROUP, ROWS, D, DIMS, UPCAST)
     largest, total = tl.full([ROWS], -float("inf"), tl.float32), tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, DIMS], tl.float32)
     for page in range(tl.cdiv(context_len, BLOCK_SIZE)):
@@ -146,8 +142,7 @@ def packed_kernel(
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale  # [ROWS, TILE]
         scores = tl.where(valid[None, :], scores, -float("inf"))
         largest, total, acc = softmax_step(scores, v, largest, total, acc, False)
-    acc = acc / tl.where(total == 0, 1.0, total)[:, None]
-    store_queries(out_ptr, acc, sequence, kv_head, GROUP, ROWS, D, DIMS)
+    store_queries(out_ptr, acc, total, sequence, kv_head, GROUP, ROWS, D, DIMS)
 
 
 # ---------------------------------------------------------------------- 3: a tile is not a page
@@ -164,10 +159,7 @@ def tile_kernel(
     sequence, kv_head = tl.program_id(0), tl.program_id(1)
     context_len = tl.load(lens_ptr + sequence)
     table_ptr = tables_ptr + sequence * table_stride
-    q = load_queries(q_ptr, sequence, kv_head, GROUP, ROWS, D, DIMS)
-    if UPCAST:
-        q = q.to(tl.float32)
-
+    q = load_queries(q_ptr, sequence, kv_head, GROUP, ROWS, D, DIMS, UPCAST)
     largest, total = tl.full([ROWS], -float("inf"), tl.float32), tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, DIMS], tl.float32)
     for start in range(0, context_len, TILE):
@@ -180,11 +172,37 @@ def tile_kernel(
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         scores = tl.where(valid[None, :], scores, -float("inf"))
         largest, total, acc = softmax_step(scores, v, largest, total, acc, False)
-    acc = acc / tl.where(total == 0, 1.0, total)[:, None]
-    store_queries(out_ptr, acc, sequence, kv_head, GROUP, ROWS, D, DIMS)
+    store_queries(out_ptr, acc, total, sequence, kv_head, GROUP, ROWS, D, DIMS)
 
 
 # ---------------------------------------------------------------------- 4 and 5: page ids one turn ahead
+
+
+@triton.jit
+def attend_hoisted(
+    q, k_ptr, v_ptr, table_ptr, kv_head, begin, end, scale, block_stride, token_stride, head_stride,
+    ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr,
+    TILE: tl.constexpr, UPCAST: tl.constexpr, BASE_2: tl.constexpr,
+):  # fmt: skip
+    """The tokens `begin` to `end`. Loads the page ids of the next tile while it works on this one."""
+    largest, total = tl.full([ROWS], -float("inf"), tl.float32), tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, DIMS], tl.float32)
+    ahead = begin + tl.arange(0, TILE)
+    blocks = tl.load(table_ptr + ahead // BLOCK_SIZE, mask=ahead < end, other=0)
+    for start in range(begin, end, TILE):
+        tokens = start + tl.arange(0, TILE)
+        valid = tokens < end
+        offsets = (
+            blocks.to(tl.int64) * block_stride + tokens % BLOCK_SIZE * token_stride + kv_head * head_stride
+        )
+        ahead = tokens + TILE
+        blocks = tl.load(table_ptr + ahead // BLOCK_SIZE, mask=ahead < end, other=0)
+        k = load_rows(k_ptr, offsets, valid, D, DIMS, UPCAST)
+        v = load_rows(v_ptr, offsets, valid, D, DIMS, UPCAST)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        scores = tl.where(valid[None, :], scores, -float("inf"))
+        largest, total, acc = softmax_step(scores, v, largest, total, acc, BASE_2)
+    return largest, total, acc
 
 
 @triton.jit
@@ -194,36 +212,14 @@ def hoisted_kernel(
     GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr,
     TILE: tl.constexpr, UPCAST: tl.constexpr, BASE_2: tl.constexpr,
 ):  # fmt: skip
-    """Grid (B, HKV). Loads the page ids of the next tile while it works on this one.
-
-    BASE_2, rung 5: `scale` has been multiplied by log2(e), since exp(x) = 2 ** (x log2(e)).
-    """
+    """Grid (B, HKV). BASE_2, rung 5: `scale` has been multiplied by log2(e), since exp(x) = 2 ** (x log2(e))."""
     sequence, kv_head = tl.program_id(0), tl.program_id(1)
-    context_len = tl.load(lens_ptr + sequence)
-    table_ptr = tables_ptr + sequence * table_stride
-    q = load_queries(q_ptr, sequence, kv_head, GROUP, ROWS, D, DIMS)
-    if UPCAST:
-        q = q.to(tl.float32)
-
-    largest, total = tl.full([ROWS], -float("inf"), tl.float32), tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, DIMS], tl.float32)
-    ahead = tl.arange(0, TILE)
-    blocks = tl.load(table_ptr + ahead // BLOCK_SIZE, mask=ahead < context_len, other=0)
-    for start in range(0, context_len, TILE):
-        tokens = start + tl.arange(0, TILE)
-        valid = tokens < context_len
-        offsets = (
-            blocks.to(tl.int64) * block_stride + tokens % BLOCK_SIZE * token_stride + kv_head * head_stride
-        )
-        ahead = tokens + TILE
-        blocks = tl.load(table_ptr + ahead // BLOCK_SIZE, mask=ahead < context_len, other=0)
-        k = load_rows(k_ptr, offsets, valid, D, DIMS, UPCAST)
-        v = load_rows(v_ptr, offsets, valid, D, DIMS, UPCAST)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-        scores = tl.where(valid[None, :], scores, -float("inf"))
-        largest, total, acc = softmax_step(scores, v, largest, total, acc, BASE_2)
-    acc = acc / tl.where(total == 0, 1.0, total)[:, None]
-    store_queries(out_ptr, acc, sequence, kv_head, GROUP, ROWS, D, DIMS)
+    q = load_queries(q_ptr, sequence, kv_head, GROUP, ROWS, D, DIMS, UPCAST)
+    _, total, acc = attend_hoisted(
+        q, k_ptr, v_ptr, tables_ptr + sequence * table_stride, kv_head, 0, tl.load(lens_ptr + sequence),
+        scale, block_stride, token_stride, head_stride, ROWS, BLOCK_SIZE, D, DIMS, TILE, UPCAST, BASE_2,
+    )  # fmt: skip
+    store_queries(out_ptr, acc, total, sequence, kv_head, GROUP, ROWS, D, DIMS)
 
 
 # ---------------------------------------------------------------------- 6: split KV
@@ -245,29 +241,11 @@ def split_kernel(
     rows, dims = tl.arange(0, ROWS), tl.arange(0, DIMS)
     begin = split * split_tokens
     end = tl.minimum(begin + split_tokens, tl.load(lens_ptr + sequence))
-    table_ptr = tables_ptr + sequence * table_stride
-    q = load_queries(q_ptr, sequence, kv_head, GROUP, ROWS, D, DIMS)
-    if UPCAST:
-        q = q.to(tl.float32)
-
-    largest, total = tl.full([ROWS], -float("inf"), tl.float32), tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, DIMS], tl.float32)
-    ahead = begin + tl.arange(0, TILE)
-    blocks = tl.load(table_ptr + ahead // BLOCK_SIZE, mask=ahead < end, other=0)
-    for start in range(begin, end, TILE):
-        tokens = start + tl.arange(0, TILE)
-        valid = tokens < end
-        offsets = (
-            blocks.to(tl.int64) * block_stride + tokens % BLOCK_SIZE * token_stride + kv_head * head_stride
-        )
-        ahead = tokens + TILE
-        blocks = tl.load(table_ptr + ahead // BLOCK_SIZE, mask=ahead < end, other=0)
-        k = load_rows(k_ptr, offsets, valid, D, DIMS, UPCAST)
-        v = load_rows(v_ptr, offsets, valid, D, DIMS, UPCAST)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2
-        scores = tl.where(valid[None, :], scores, -float("inf"))
-        largest, total, acc = softmax_step(scores, v, largest, total, acc, True)
-
+    q = load_queries(q_ptr, sequence, kv_head, GROUP, ROWS, D, DIMS, UPCAST)
+    largest, total, acc = attend_hoisted(
+        q, k_ptr, v_ptr, tables_ptr + sequence * table_stride, kv_head, begin, end,
+        scale_log2, block_stride, token_stride, head_stride, ROWS, BLOCK_SIZE, D, DIMS, TILE, UPCAST, True,
+    )  # fmt: skip
     empty = total == 0
     acc = acc / tl.where(empty, 1.0, total)[:, None]
     lse = tl.where(empty, -float("inf"), largest + tl.log2(tl.where(empty, 1.0, total)))

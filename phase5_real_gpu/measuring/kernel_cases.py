@@ -5,7 +5,6 @@ machine the shortest time that any kernel could take. The right answer is Phase 
 float32, request by request; a kernel that does not give it gets no figure.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -15,6 +14,8 @@ from torch import Tensor
 
 from phase2_attention_kvcache.measuring.roofline import Work
 from phase3_paged_attention.paging import paged_attention_vectorised
+from phase5_real_gpu.ladder.counted_loads import random_step
+from phase5_real_gpu.ladder.ladder_rungs import Shape
 from phase5_real_gpu.measuring.measurements import NotHere
 
 DTYPES = {
@@ -23,7 +24,6 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float8_e4m3fn": torch.float8_e4m3fn,
 }
-FP8_SCALE = 0.5  # stored = key / scale: fp8 keeps no more than 448, so keys are stored scaled
 # Largest relative error of a head's output. Rounding gives about 0.003 in bfloat16; one token too few among
 # thousands shows as more than 0.02 in the head that looked at it most.
 LARGEST_ERROR = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 2e-2}
@@ -110,19 +110,13 @@ def skewed_lengths(requests: int, total: int, pattern=(0.1, 0.4, 0.5, 1.0, 0.2))
 
     >>> skewed_lengths(5, 2200)
     [100, 400, 500, 1000, 200]
-
-    Raises:
-        ValueError: fewer tokens than would give each request one.
     """
     parts = [pattern[i % len(pattern)] for i in range(requests)]
     ends, so_far = [], 0.0
     for part in parts:
         so_far += part
         ends.append(round(total * so_far / sum(parts)))
-    lengths = [end - start for start, end in zip([0, *ends], ends)]
-    if min(lengths, default=0) < 1:
-        raise ValueError(f"{total} tokens are too few for {requests} requests")
-    return lengths
+    return [end - start for start, end in zip([0, *ends], ends)]
 
 
 K = 1024
@@ -155,12 +149,12 @@ PYTHON_CPU = decode_case("cpu-decode-b1-1k", "decode, 1 user x 1k", [K], heads=G
 
 @dataclass
 class AttentionInputs:
-    """A case in memory. Blocks lie scattered; block 0, the null block, holds NaN, and no kernel may read it.
+    """A case in memory, as `random_step` makes it: blocks lie scattered, and slots without a token hold NaN.
 
     Attributes:
         q: [N, num_heads, head_dim]. k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim].
-        block_tables: [B, most blocks] int32. context_lens: [B] int32. cu_query_lens: [B + 1] int32.
-        k_scale, v_scale: what stored keys and values are to be multiplied by.
+        block_tables: [B, most blocks] int32; behind a request's blocks they point outside.
+        context_lens: [B] int32. cu_query_lens: [B + 1] int32.
     """
 
     case: AttentionCase
@@ -170,8 +164,6 @@ class AttentionInputs:
     block_tables: Tensor
     context_lens: Tensor
     cu_query_lens: Tensor
-    k_scale: float = 1.0
-    v_scale: float = 1.0
 
     @property
     def device(self) -> str:
@@ -185,42 +177,19 @@ class AttentionInputs:
         """Keys and values of one request in order, [context_len, num_kv_heads, head_dim] float32."""
         n = self.case.context_lens[request]
         blocks = self.block_tables[request, : -(-n // self.case.heads.block_size)].long()
-        found = []
-        for cache, scale in ((self.k_cache, self.k_scale), (self.v_cache, self.v_scale)):
-            bits = cache.view(torch.uint8)[blocks].view(cache.dtype)  # not all devices can index fp8
-            found.append(bits.flatten(0, 1)[:n].float() * scale)
-        return found[0], found[1]
+        # As bits, because not all devices can index fp8.
+        pools = (cache.view(torch.uint8)[blocks].view(cache.dtype) for cache in (self.k_cache, self.v_cache))
+        keys, values = (pool.flatten(0, 1)[:n].float() for pool in pools)
+        return keys, values
 
 
 def make_inputs(case: AttentionCase, device: str, seed: int = 0) -> AttentionInputs:
     """Random data (zeros would cost a GPU less power, and make it faster than it is)."""
-    h = case.heads
-    torch.manual_seed(seed)
-    needed = [-(-c // h.block_size) for c in case.context_lens]
-    blocks = 1 + torch.randperm(sum(needed))
-    tables = torch.zeros(len(needed), max(needed), dtype=torch.int32)
-    for row, part in zip(tables, blocks.split(needed)):
-        row[: len(part)] = part
-    dtype = DTYPES[case.dtype]
-
-    def cache() -> Tensor:
-        pool = torch.randn(1 + len(blocks), *h[3:], *h[1:3], dtype=dtype, device=device)
-        pool[0] = math.nan
-        if case.cache_dtype == dtype:
-            return pool
-        return pool.div_(FP8_SCALE).to(case.cache_dtype)
-
-    starts = torch.tensor([0, *case.query_lens]).cumsum(0)
-    return AttentionInputs(
-        case,
-        torch.randn(sum(case.query_lens), h.num_heads, h.head_dim, dtype=dtype, device=device),
-        cache(),
-        cache(),
-        tables.to(device),
-        torch.tensor(case.context_lens, dtype=torch.int32, device=device),
-        starts.to(device, torch.int32),
-        *([FP8_SCALE] * 2 if case.cache_dtype != dtype else [1.0] * 2),
-    )
+    shape = Shape(case.context_lens, *case.heads)
+    q, k_cache, v_cache, tables, lens = random_step(shape, DTYPES[case.dtype], device, seed, case.query_lens)
+    caches = (cache.to(case.cache_dtype) for cache in (k_cache, v_cache))
+    starts = torch.tensor([0, *case.query_lens]).cumsum(0).to(device, torch.int32)
+    return AttentionInputs(case, q, *caches, tables, lens, starts)
 
 
 # ---------------------------------------------------------------------- the right answer

@@ -59,11 +59,10 @@ def triton_kernel(layers: Layers) -> list[Call]:
         plan = plan_decode(first.case.context_lens, first.q, first.k_cache)
 
     def call(x: AttentionInputs, out: Tensor) -> Tensor:
-        scales = dict(scale=x.scale * x.k_scale, out_scale=x.v_scale)  # of an fp8 cache
         where = (x.q, x.k_cache, x.v_cache, x.block_tables)
         if plan is None:
-            return paged_prefill(*where, x.cu_query_lens, x.context_lens, **scales, out=out)
-        return paged_decode(*where, x.context_lens, **scales, plan=plan, out=out)
+            return paged_prefill(*where, x.cu_query_lens, x.context_lens, out=out)
+        return paged_decode(*where, x.context_lens, plan=plan, out=out)
 
     return [partial(call, x, torch.empty_like(x.q)) for x in layers]
 
@@ -120,7 +119,7 @@ def sdpa(layers: Layers) -> list[Call]:
 
     def prepare(x: AttentionInputs) -> Call:
         h, lens, shape = x.case.heads, x.case.context_lens, x.q.shape
-        if len(set(lens)) > 1 or x.k_scale != 1:
+        if len(set(lens)) > 1 or x.case.kv_dtype:
             raise NotHere("it takes equal lengths only, and no fp8 keys")
         rows = [x.rows_of(i) for i in range(len(lens))]
         # [B, num_kv_heads, context_len, head_dim]
@@ -179,8 +178,7 @@ def flashinfer(layers: Layers) -> list[Call]:
     else:
         wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(room, "NHD", backend=backend)
         wrapper.plan(x.cu_query_lens, *pool, causal=True, **kinds)
-    scales = {} if x.k_scale == 1 else dict(k_scale=x.k_scale, v_scale=x.v_scale)
-    return [partial(wrapper.run, y.q, (y.k_cache, y.v_cache), **scales) for y in layers]
+    return [partial(wrapper.run, y.q, (y.k_cache, y.v_cache)) for y in layers]
 
 
 TRITON = Runner("", "this course, Triton", triton_kernel)

@@ -11,18 +11,10 @@ from phase1_tokens_embeddings.weights import SHAPES
 from phase5_real_gpu.fused.fp8_kv_cache import fp8_problem
 from phase5_real_gpu.kernels import triton_setup, write_kv
 from phase5_real_gpu.measuring import kernel_cases as cases
+from phase5_real_gpu.measuring import kernel_peers as peers
 from phase5_real_gpu.measuring.kernel_cases import AttentionCase, WriteCase
 from phase5_real_gpu.measuring.kernel_measure import measure_write, run_case
-from phase5_real_gpu.measuring.kernel_peers import (
-    COMPILED,
-    FLASHINFER,
-    GATHER,
-    PROMPT,
-    PYTHON,
-    SDPA,
-    TRITON,
-    Runner,
-)
+from phase5_real_gpu.measuring.kernel_peers import Runner
 from phase5_real_gpu.measuring.measurements import Bench, Limits
 from phase5_real_gpu.story.kernel_figures import draw_kernels
 from phase5_real_gpu.story.kernel_gates import put_gates
@@ -91,21 +83,19 @@ def against_python(lab: Lab, bench: Bench, claim: str, case: AttentionCase, kern
 
 def on_cpu(lab: Lab, bench: Bench) -> None:
     lab.title("Kernels: right first, then timed")
-    lab.say(f"""No GPU here. The Triton kernels can only be interpreted, line by line, which proves them right
-        ({PROOF}) and says nothing of their speed, so they are not timed. Phase 3's kernel, compiled by numba, runs at
-        full speed on a CPU. One layer of GPT-2: 12 heads of 64, blocks of 16
-        tokens scattered over the memory. Caches are emptied before each run, because in a model the next layer's
-        keys are somewhere else.""")
+    lab.say(f"""No GPU here. The Triton kernels can only be interpreted, which proves them right ({PROOF}) and says nothing of their
+        speed. Phase 3's kernel, compiled by numba, runs at full speed on a CPU. One layer of GPT-2: 12 heads of 64, blocks of 16 tokens
+        scattered over the memory. Caches are emptied before each run, because in a model the next layer's keys are elsewhere.""")
     lab.cannot_measure(
         "triton-vs-python", "plain Python loops take how many times as long as the Triton kernel", "GPU",
         "Run this script on a machine with an NVIDIA GPU. Below: the same question for the compiled kernel.",
     )  # fmt: skip
     jobs = (
-        (cases.CPU_DECODE, [COMPILED, GATHER, SDPA]),
-        (cases.CPU_SKEWED, [COMPILED]),
-        (cases.CPU_DECODE_B1, [COMPILED, SDPA]),
-        (cases.CPU_PREFILL, [PROMPT]),
-        (cases.PYTHON_CPU, [COMPILED, PYTHON]),
+        (cases.CPU_DECODE, [peers.COMPILED, peers.GATHER, peers.SDPA]),
+        (cases.CPU_SKEWED, [peers.COMPILED]),
+        (cases.CPU_DECODE_B1, [peers.COMPILED, peers.SDPA]),
+        (cases.CPU_PREFILL, [peers.PROMPT]),
+        (cases.PYTHON_CPU, [peers.COMPILED, peers.PYTHON]),
     )
     for case, runners in lab.progress(jobs, "checking and timing"):
         run_case(bench, case, runners)
@@ -148,15 +138,15 @@ def on_gpu(lab: Lab, bench: Bench) -> None:
     lab.say("""One layer of Llama-3 8B: 32 query heads, 8 KV heads, 128 numbers per head, blocks of 16 tokens
         scattered over the memory. Caches are emptied before each run. A kernel that fails or is missing says so, and
         the others go on.""")
-    ours = [TRITON]
+    ours = [peers.TRITON]
     if problem := triton_setup.card_problem(getattr(torch, bench.dtype)):
-        bench.leave_out(TRITON.title, problem)
+        bench.leave_out(peers.TRITON.title, problem)
         ours = []
     for job in lab.progress(gpu_jobs(bench, ours), "checking and timing"):
         job()
     if ours:
-        lab.title("Gates and goals")
-        put_gates(lab, bench.found, bench.limits.matmul_tflops[bench.dtype])
+        lab.title("Gates")
+        put_gates(lab, bench.found)
         against_python(
             lab, bench, "triton-vs-python", replace(cases.PYTHON_GPU, dtype=bench.dtype), "the Triton kernel"
         )
@@ -182,25 +172,22 @@ def gpu_jobs(bench: Bench, ours: Sequence[Runner]) -> list[Job]:
             return lambda: bench.leave_out(case.title, problem)
         return partial(run_case, bench, case, runners, **more)
 
-    with_sdpa = [*ours, SDPA]
-    own = [
-        job(cases.DECODE_B64, with_sdpa),
-        job(cases.DECODE_SKEWED, ours),
-        job(cases.DECODE_ONE_LONG, ours),
-        job(cases.DECODE_FP8, ours),
-        job(cases.DECODE_B1_32K, with_sdpa),
-        job(cases.DECODE_B1_4K, with_sdpa, graph_layers=LAYERS),
-        job(cases.PREFILL_8K, with_sdpa),
-        lambda: write_cases(bench, replace(cases.WRITE_8K, dtype=bench.dtype), bool(ours)),
-        job(cases.PYTHON_GPU, [*ours, PYTHON]),
+    graph = dict(graph_layers=LAYERS)
+    attention: list[tuple[AttentionCase, list[Runner], dict[str, int]]] = [
+        (cases.DECODE_B64, [peers.SDPA], {}),
+        (cases.DECODE_B1_4K, [peers.SDPA], graph),
+        (cases.DECODE_SKEWED, [], {}),
+        (cases.DECODE_ONE_LONG, [], {}),
+        (cases.DECODE_FP8, [], {}),
+        (cases.DECODE_B1_32K, [peers.SDPA], {}),
+        (cases.PREFILL_8K, [peers.SDPA], {}),
+        (cases.PYTHON_GPU, [peers.PYTHON], {}),
     ]
+    own = [job(case, [*ours, *others], **more) for case, others, more in attention]
+    own.append(partial(write_cases, bench, replace(cases.WRITE_8K, dtype=bench.dtype), bool(ours)))
     ladder = [partial(run_case, bench, case, ladder_runners()) for case in ladder_cases(bench.dtype) if ours]
-    peers = [job(cases.DECODE_B64, [FLASHINFER], slow=True),
-             job(cases.DECODE_B1_4K, [FLASHINFER], graph_layers=LAYERS, slow=True)]  # fmt: skip
-    peers += [job(case, [FLASHINFER], slow=True)
-              for case in (cases.DECODE_SKEWED, cases.DECODE_ONE_LONG, cases.DECODE_B1_32K, cases.PREFILL_8K,
-                           cases.DECODE_FP8)]  # fmt: skip
-    return [*own, *ladder, *peers]
+    compiled_first = [job(case, [peers.FLASHINFER], slow=True, **more) for case, _, more in attention[:-1]]
+    return [*own, *ladder, *compiled_first]
 
 
 def write_cases(bench: Bench, case: WriteCase, ours: bool) -> None:
@@ -208,7 +195,7 @@ def write_cases(bench: Bench, case: WriteCase, ours: bool) -> None:
         k_cache.flatten(0, 1).index_copy_(0, slots, k)
         v_cache.flatten(0, 1).index_copy_(0, slots, v)
 
-    kernels = [("", TRITON.title, write_kv)] * ours + [("torch-", "PyTorch index_copy_", with_torch)]
+    kernels = [("", peers.TRITON.title, write_kv)] * ours + [("torch-", "PyTorch index_copy_", with_torch)]
     for prefix, title, write in kernels:
         if prefix + case.name not in bench.found:
             run = partial(measure_write, bench, write, prefix, title, case)

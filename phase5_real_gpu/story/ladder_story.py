@@ -1,6 +1,6 @@
 """The chapters of the story of the decode ladder."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from textwrap import fill
 
@@ -62,7 +62,6 @@ def same_answer(lab: Lab, device: str) -> None:
         rows,
         note=f"Needed: {shape.kv_bytes:,} bytes of keys and values, each once.",
     )
-    lab.record(differences=dict(zip((r.name for r in LADDER), off)))
 
 
 def counted(lab: Lab, shape: Shape, results: list[Counted]) -> None:
@@ -83,7 +82,6 @@ def counted(lab: Lab, shape: Shape, results: list[Counted]) -> None:
         measured=[n / shape.kv_bytes for n in kv[1:]],
         note="No rung loads a slot twice, or one that is not the request's.",
     )
-    lab.record(counted={r.name: asdict(c) for r, c in zip(LADDER, results)})
 
 
 def ladder_runners() -> list[Runner]:

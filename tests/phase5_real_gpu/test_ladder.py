@@ -1,4 +1,4 @@
-"""Every rung of the ladder against the definition in float64; what it loads, against what its code promises."""
+"""Every rung of the ladder and the kernels before it against their definitions; what a rung loads, against what its code promises."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from phase5_real_gpu import decode_ladder
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED
-from phase5_real_gpu.ladder import LADDER, count_loads, run_rung
+from phase5_real_gpu.ladder import LADDER, count_loads, first_kernels, run_rung
 from phase5_real_gpu.ladder.counted_loads import expected, random_step
 from phase5_real_gpu.ladder.ladder_rungs import ALWAYS_SPLITS, FULL_BATCH, ONE_LONG, Shape
 from phase5_real_gpu.story import ladder_story
@@ -20,6 +20,22 @@ pytest.importorskip("triton")
 
 interpreted_only = pytest.mark.skipif(not INTERPRETED, reason="counts the loads of the interpreter")
 every_rung = pytest.mark.parametrize("rung", LADDER, ids=lambda rung: rung.name)
+
+
+@pytest.mark.parametrize(("length", "stride"), [(1, 1), (1024, 1), (3000, 1), (1500, 4)])
+def test_scale_doubles_each_number(lab, length, stride):
+    x = torch.randn(length * stride, device=lab.device)
+    assert torch.equal(first_kernels.scale(x, stride), 2 * x[::stride])
+
+
+def test_transpose_and_multiply_are_those_of_torch(lab):
+    x = torch.randn(32, 32, device=lab.device)
+    assert torch.equal(first_kernels.transpose(x), x.T)
+    a, b = torch.randn(16, 192, device=lab.device).half(), torch.randn(192, 64, device=lab.device).half()
+    torch.testing.assert_close(first_kernels.multiply(a, b), a.float() @ b.float(), atol=1e-3, rtol=1e-3)
+
+
+# ---------------------------------------------------------------------- the rungs
 
 
 def run(rung, case, **options):

@@ -9,25 +9,19 @@ from hypothesis import strategies as st
 
 from phase2_attention_kvcache.model.layers import SwiGLUMLP
 from phase2_attention_kvcache.model.positions import apply_rotary
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedKVCache
-from phase4_scheduler.assembly.feature import find_features, mixed
-from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu.fused import FP8PagedKVCache
-from phase5_real_gpu.fused.fused_layers import FusedAttention, FusedGPURunner, FusedSwiGLU, fuse, gated
+from phase5_real_gpu.fused.fused_layers import FusedAttention, FusedSwiGLU, fuse, gated
 from phase5_real_gpu.fused.store_kernel import store
 from phase5_real_gpu.kernels import TritonPagedKVCache
-from tests.phase5_real_gpu.conftest import DTYPES, repeat_in_python
+from tests.phase5_real_gpu.conftest import DTYPES
 from tests.properties import contrasted, unshrunk
 
 pytest.importorskip("triton")
 
-ROUNDING = {
-    torch.float32: 1e-6,
-    torch.float16: 2**-11,
-    torch.bfloat16: 2**-7,
-}  # bfloat16 is cut off in the interpreter
+# bfloat16 is cut off in the interpreter.
+ROUNDING = {torch.float32: 1e-6, torch.float16: 2**-11, torch.bfloat16: 2**-7}
 
 
 @given(
@@ -91,27 +85,6 @@ def model(request, lab):
     return contrasted(Transformer.random(config, device=lab.device))
 
 
-def engine_of(model, runner):
-    config = EngineConfig(max_num_seqs=8, max_model_len=128, num_blocks=40, block_size=4)
-    engine = LLMEngine(model, None, config, kv_cache=runner.kv_cache)
-    kind = mixed(type(runner), "runner", [f for f in find_features({}) if f.is_on(model, config, [])])
-    engine.core.runner = kind(runner.model, runner.kv_cache, config, repeat_in_python)
-    return engine
-
-
-def test_a_fused_engine_writes_the_same_tokens(lab, model):
-    prompts = [[3, 14, 15, 9, 26, 5], [35], [8, 9, 7]]
-    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
-    runner = FusedGPURunner.create(model, EngineConfig(block_size=4, max_num_seqs=8, max_model_len=64), 40)
-    plain = LLMEngine(
-        model, None, EngineConfig(max_num_seqs=8, num_blocks=40, block_size=4),
-        kv_cache=PagedKVCache(model.config, 40, 4, device=model.device),
-    )  # fmt: skip
-    wanted = [o.token_ids for o in plain.generate(prompts, params)]
-    assert [o.token_ids for o in engine_of(model, runner).generate(prompts, params)] == wanted
-    assert len({tuple(tokens) for tokens in wanted}) == 3
-
-
 def test_what_may_do_more_stays_as_it_is(lab):
     class Watched(SwiGLUMLP):
         pass
@@ -133,7 +106,7 @@ def test_over_fp8_and_over_a_cache_of_torch(lab, model):
     layout = lab.Case([3], [3], kv_heads=1, group=2, dim=16, block_size=4).layout()
     sizes = (model.config, 8, 4)
     caches = [
-        FP8PagedKVCache(*sizes, torch.float32, lab.device, k_scale=0.5, v_scale=0.25),
+        FP8PagedKVCache(*sizes, torch.float32, lab.device),
         TritonPagedKVCache(*sizes, device=lab.device),
         PagedKVCache(*sizes, device=lab.device, use_kernel=False),
     ]

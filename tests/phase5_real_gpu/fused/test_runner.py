@@ -1,4 +1,4 @@
-"""The runner for a GPU over a cache in fp8 and with quantized weights: the same tokens as torch computes, from kernels."""
+"""The runner for a GPU over fused layers, a cache in fp8 and quantized weights: the same tokens as torch computes, from kernels."""
 
 import random
 
@@ -20,12 +20,13 @@ from tests.properties import contrasted
 pytest.importorskip("triton")
 
 CONFIG = EngineConfig(max_num_seqs=4, max_model_len=64, num_blocks=40, block_size=4)
-GREEDY = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 
 
 @pytest.fixture
-def model(lab):
-    config = lab.model_config(2, 1, 16, d_ff=64)
+def model(request, lab):
+    more = getattr(request, "param", {})
+    config = lab.model_config(2, 1, 16, **{"d_ff": 64} | more)
     return contrasted(Transformer.random(config, device=lab.device))
 
 
@@ -44,6 +45,19 @@ def tokens(model, own_runner=None, kv_cache=None):
         engine.core.runner.execute = own_runner.execute
         engine.core.runner.logits = own_runner.logits
     return [o.token_ids for o in engine.generate(prompts, GREEDY)]
+
+
+GEMMA = dict(family="gemma3_text", windows=(8, None), local_rope_theta=1000.0)
+
+
+@pytest.mark.parametrize("model", [{}, GEMMA, dict(family="qwen3")], indirect=True)
+def test_fused_layers_write_the_same_tokens(model):
+    """Both activations, two rotations, norms of queries and keys. No linear layer is another one."""
+    own = FusedRunner.create(model, CONFIG, CONFIG.num_blocks)
+    wanted = tokens(model)
+    assert tokens(model, own, own.kv_cache) == wanted and len({tuple(t) for t in wanted}) == 4
+    linear = {m for m in model.modules() if isinstance(m, torch.nn.Linear)}
+    assert linear <= set(own.model.modules())
 
 
 @pytest.mark.skipif(fp8_problem() is not None, reason=str(fp8_problem()))
@@ -101,9 +115,3 @@ def test_a_format_without_a_kernel_is_told(lab, model):
     ):
         own = FusedRunner.create(model, CONFIG, CONFIG.num_blocks)
     assert tokens(model, own, own.kv_cache) == tokens(model)
-
-
-def test_a_model_in_16_or_32_bits_keeps_its_linear_layers(model):
-    """Its layers may be fused, but no linear layer is another one."""
-    linear = {m for m in model.modules() if isinstance(m, torch.nn.Linear)}
-    assert linear <= set(FusedRunner.create(model, CONFIG, CONFIG.num_blocks).model.modules())

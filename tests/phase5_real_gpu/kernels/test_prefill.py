@@ -25,7 +25,7 @@ request = st.one_of(
 
 
 @given(
-    requests=st.lists(request, min_size=1, max_size=4),
+    requests=st.lists(request, min_size=1, max_size=6),
     kv_heads=st.integers(1, 2),
     group=st.integers(1, 16),
     dim=st.sampled_from([16, 32, 40, 48, 64, 80, 96, 128, 256]),
@@ -38,7 +38,7 @@ request = st.one_of(
 @settings(unshrunk, max_examples=15)
 def test_is_the_definition(lab, requests, **shape):
     case = lab.paged_case(requests, **shape)
-    case.assert_right(case.prefill())
+    case.assert_right(case.prefill(out=torch.full_like(case.q, math.nan)))
 
 
 @pytest.mark.parametrize("before", [-1, 0, 1])
@@ -49,21 +49,3 @@ def test_lengths_around_whole_tiles_and_runs(lab, before, new):
     requests = [(tile + before, run + new), (0, 2 * run + new), (tile - run // 2, run + new)]
     case = lab.paged_case(requests, kv_heads=1, block_size=8, seed=1)
     case.assert_right(case.prefill())
-
-
-@pytest.mark.parametrize(
-    "requests",
-    [
-        [(0, 0)],
-        [(4, 0), (0, 0)],
-        [(0, 1)],
-        [(5, 0), (0, 3)],
-        [(0, 3), (0, 0)],
-        [(0, 0), (0, 0), (7, 2), (0, 0), (0, 9), (4, 0)],
-        [(9, 1)] * 9,
-    ],
-    ids=str,
-)
-def test_requests_without_a_token_or_with_one(lab, requests):
-    case = lab.paged_case(requests, kv_heads=1)
-    case.assert_right(case.prefill(out=torch.full_like(case.q, math.nan)))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phase5_real_gpu.kernels.write_kv_kernel import write_kv
-from tests.phase5_real_gpu.conftest import DTYPES
+from tests.phase5_real_gpu.conftest import DTYPES, bits
 from tests.properties import unshrunk
 
 pytest.importorskip("triton")
@@ -25,15 +25,9 @@ def make(lab, requests, **settings):
     return case.fill(new_too=False)
 
 
-def write(case, slots):
-    new = case.new(case.given[0]), case.new(case.given[1])
-    write_kv(*new, case.k_cache, case.v_cache, slots)
-    return memory(case)
-
-
 def memory(case):
     """All memory, the guards and the other layer included, as whole numbers."""
-    return case.data.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[case.data.element_size()]).clone()
+    return bits(case.data).clone()
 
 
 @given(
@@ -52,29 +46,24 @@ def test_each_token_in_its_slot_or_in_none(lab, requests, skipped, slot_dtype, *
     case = make(lab, requests, **shape)
     slots = case.new_slots
     skip = torch.tensor(skipped[: len(slots)], dtype=torch.bool, device=lab.device)
-    flat = [lab.bits(cache).flatten(0, 1) for cache in (case.k_cache, case.v_cache)]
+    flat = [bits(cache).flatten(0, 1) for cache in (case.k_cache, case.v_cache)]
     kept = [numbers[slots[skip]] for numbers in flat]
-    got = write(case, slots.masked_fill(skip, -1).to(slot_dtype))
+    new = case.new(case.given[0]), case.new(case.given[1])
+    write_kv(*new, case.k_cache, case.v_cache, slots.masked_fill(skip, -1).to(slot_dtype))
+    got = memory(case)
     case.fill()
     for numbers, old in zip(flat, kept):
         numbers[slots[skip]] = old
     assert torch.equal(got, memory(case))
 
 
-def test_keys_and_values_cut_out_of_one_tensor(lab):
-    """q, k and v come out of one product; k and v may also lie in memory each in its own way."""
+def test_keys_and_values_that_lie_in_memory_each_in_its_own_way(lab):
+    """q, k and v come out of one product; and the values' rows and heads may be in another order."""
     case = make(lab, [(5, 4), (0, 3)], kv_heads=2, dim=32)
     keys, values = case.new(case.given[0]), case.new(case.given[1])
-    qkv = torch.cat(
-        [torch.full((7, 128), math.nan, device=lab.device), keys.flatten(1), values.flatten(1)], 1
-    )
-    k, v = qkv[:, 128:192].view(7, 2, 32), qkv[:, 192:].view(7, 2, 32)
-    assert not k.is_contiguous()
+    qkv = torch.cat([torch.full((7, 128), math.nan, device=lab.device), keys.flatten(1)], 1)
+    k, v = qkv[:, 128:].view(7, 2, 32), values.transpose(0, 1).contiguous().transpose(0, 1)
+    assert not k.is_contiguous() and not v.is_contiguous()
     write_kv(k, v, case.k_cache, case.v_cache, case.new_slots)
     got = memory(case)
     assert torch.equal(got, memory(case.fill()))
-    case = make(lab, [(5, 4), (0, 3)], kv_heads=2, dim=32)
-    turned = values.transpose(0, 1).contiguous().transpose(0, 1)  # another order of rows and heads
-    assert turned.stride() != k.stride()
-    write_kv(k, turned, case.k_cache, case.v_cache, case.new_slots)
-    assert torch.equal(memory(case), got)
