@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-INK, MUTED, GRID, PAPER = "#1f2933", "#66727f", "#e3e7eb", "#ffffff"
+INK, MUTED, GRID = "#1f2933", "#66727f", "#e3e7eb"
 BLUE, ORANGE, GREEN, RED, PURPLE, TEAL, YELLOW, GREY = COLORS = (
     "#2f6fb0", "#e07b39", "#3c9d6b", "#c8453b", "#7d5ba6", "#2a9d9d", "#d9a520", "#9aa5b1",
 )  # fmt: skip
@@ -17,21 +17,14 @@ BLUE, ORANGE, GREEN, RED, PURPLE, TEAL, YELLOW, GREY = COLORS = (
 
 STYLE = {
     "figure.dpi": 110,
-    "savefig.dpi": 110,
-    "figure.facecolor": PAPER,
-    "savefig.facecolor": PAPER,
-    "font.family": ["DejaVu Sans"],
-    "font.size": 10,
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": MUTED,
-    "axes.linewidth": 0.8,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": GRID,
-    "grid.linewidth": 0.8,
     "xtick.color": MUTED,
     "ytick.color": MUTED,
     "xtick.labelcolor": INK,

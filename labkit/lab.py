@@ -363,26 +363,20 @@ def run_lab(
     Returns:
         0: all is well. 1: a structural prediction failed. Other codes: see `labkit.terminal.run`.
     """
-    return run(lambda: _tell(story, doc, options, add_arguments, argv))
 
+    def tell() -> int:
+        script = Path(inspect.getfile(story)).resolve()
+        parser = build_parser(script, doc or "", options)
+        if add_arguments:
+            add_arguments(parser)
+        lab = Lab(script, parser.parse_args(argv), Page())
+        lab.check_outputs()
+        if "seed" in options:
+            import torch
 
-def _tell(
-    story: Callable[[Lab], None],
-    doc: str | None,
-    options: Sequence[str],
-    add_arguments: Callable[[argparse.ArgumentParser], None] | None,
-    argv: Sequence[str] | None,
-) -> int:
-    script = Path(inspect.getfile(story)).resolve()
-    parser = build_parser(script, doc or "", options)
-    if add_arguments:
-        add_arguments(parser)
-    lab = Lab(script, parser.parse_args(argv), Page())
-    lab.check_outputs()
-    if "seed" in options:
-        import torch
+            torch.manual_seed(lab.seed)
+        began = time.perf_counter()
+        story(lab)
+        return lab.close(time.perf_counter() - began)
 
-        torch.manual_seed(lab.seed)
-    began = time.perf_counter()
-    story(lab)
-    return lab.close(time.perf_counter() - began)
+    return run(tell)

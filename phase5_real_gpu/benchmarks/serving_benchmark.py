@@ -17,21 +17,19 @@ and is left out without it. On a GPU ours and vLLM run, with two fifths of its m
 
 With --quantized our engine runs in 8 and 4 bits as well. q8_0 and q4_0 are GGUF files, which llama.cpp reads, too
 (16 bits: F16). int8 has one scale a row and int4 has zero points: our engine quantizes the checkpoint itself.
-
-A machine is seldom ours alone. `--busy-cores 1` keeps a core busy beside the engines, as a browser would: then it shows
-how an engine's threads wait for each other.
 """
 
 import argparse
 import os
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -44,10 +42,9 @@ from phase1_tokens_embeddings.weights import SHAPES, ModelShape
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
 from phase4_scheduler.engine import LLMEngine
 from phase5_real_gpu.benchmarks.vllm_process import Worker, find_vllm
-from phase5_real_gpu.measuring.engine_cases import Workload
+from phase5_real_gpu.measuring.engine_cases import Workload, equal_workload
 from phase5_real_gpu.measuring.engine_peers import hf_config, quiet_transformers
 from phase5_real_gpu.measuring.engine_runs import serve
-from phase5_real_gpu.measuring.measurements import Spread, in_turn
 
 # Token ids only and greedy, so that every engine does equal work.
 VOCAB = 8000
@@ -61,11 +58,6 @@ LLAMACPP_WORKER = Path(__file__).with_name("llamacpp_worker.py")
 
 Timed = Callable[[Workload], float]
 """Serves a workload with an empty prefix cache, and says how many seconds that took."""
-
-
-def equal(batch: int, isl: int = 20, osl: int = 50) -> Workload:
-    """Short prompts of one length, arriving together: what static batches are good at."""
-    return [([(7 * i + 13 * j) % VOCAB for j in range(isl)], osl) for i in range(batch)]
 
 
 def mixed(count: int = 64, low: int = 16, high: int = 256) -> Workload:
@@ -85,10 +77,7 @@ def shared_prefix(count: int = 64, prefix: int = 256, tail: int = 16, osl: int =
 
 
 WORKLOADS = {
-    "batch1": lambda: equal(1),
-    "batch4": lambda: equal(4),
-    "batch16": lambda: equal(16),
-    "batch64": lambda: equal(64),
+    **{f"batch{n}": partial(equal_workload, n, 20, 50, VOCAB) for n in (1, 4, 16, 64)},
     "mixed64": mixed,
     "prefix64": shared_prefix,
 }
@@ -101,7 +90,6 @@ def story(lab: Lab) -> None:
     with tempfile.TemporaryDirectory() as checkpoint, ExitStack() as stack:
         write_random_model(SHAPES[args.shape], checkpoint, args.dtype)
         engines, formats = start_engines(args, Path(checkpoint), stack)
-        stack.enter_context(busy_cores(args.busy_cores))
         seconds = {
             name: race(engines, args.rounds, WORKLOADS[name](), args.device == "cuda")
             for name in lab.progress(args.workloads, "workloads")
@@ -109,9 +97,9 @@ def story(lab: Lab) -> None:
 
     tokens = {name: sum(osl for _, osl in WORKLOADS[name]()) for name in args.workloads}
     lab.table(
-        f"{args.shape}, {args.dtype}, {args.device}, {torch.get_num_threads()} CPU threads, {args.busy_cores} busy cores: output tokens a second",
+        f"{args.shape}, {args.dtype}, {args.device}, {torch.get_num_threads()} CPU threads: output tokens a second",
         ["workload", *engines],
-        [[workload, *(round(tokens[workload] / Spread.of(times[name]).median) for name in engines)]
+        [[workload, *(round(tokens[workload] / median(times[name])) for name in engines)]
          for workload, times in seconds.items()],
     )  # fmt: skip
     found = ratios(seconds, formats)
@@ -119,7 +107,7 @@ def story(lab: Lab) -> None:
         lab.table(
             "How many times as fast (lowest to highest of the rounds)",
             ["workload", *next(iter(found.values()))],
-            [[workload, *(Spread.of(values).show("x") for values in pairs.values())]
+            [[workload, *map(spread, pairs.values())]
              for workload, pairs in found.items()],
         )  # fmt: skip
     lab.record(seconds=seconds, output_tokens=tokens, ratios=found)
@@ -183,16 +171,18 @@ def start_engines(
     return engines, formats
 
 
-@contextmanager
-def busy_cores(number: int) -> Iterator[list[subprocess.Popen]]:
-    """Other programs that never rest, one a core."""
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
-    try:
-        yield others
-    finally:
-        for other in others:
-            other.kill()
-            other.wait()
+def in_turn(names: Iterable[str], rounds: int) -> Iterator[str]:
+    """The engines in the order in which they run, round by round, so that none always goes first: a, b; b, a; ..."""
+    names = list(names)
+    for number in range(rounds):
+        for name in names[number % 2 :] + names[: number % 2]:
+            # vLLM's worker keeps a core busy for a second after its last step, which would slow the engine after it.
+            time.sleep(2)
+            yield name
+
+
+def spread(values: Sequence[float]) -> str:
+    return f"{median(values):.2f}x ({min(values):.2f} to {max(values):.2f})"
 
 
 def race(engines: dict[str, Timed], rounds: int, workload: Workload, on_gpu: bool) -> dict[str, list[float]]:
@@ -231,7 +221,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--shape", default="gpt2", choices=dense, metavar="NAME", help=f"{', '.join(dense)} (gpt2)")
     add("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
     add("--rounds", type=whole(1, 1000), default=3)
-    add("--busy-cores", type=whole(0, 64), default=0, metavar="N", help="programs that keep a core busy (0)")
     add("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
 
 

@@ -9,23 +9,13 @@ Every machine has noise of its own. So a trace must stand out by a wide margin (
 what happened (which path was taken, how many steps had a prompt in them), that decides.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
 from labkit.predictions import show_value
-from phase5_real_gpu.comparing.report_facts import (
-    by_batch_of,
-    number_or_none,
-    our_figures,
-    ratio_of_shares,
-    repeats_of,
-    same_device,
-    show,
-    twin_of,
-    version_of,
-)
+from phase5_real_gpu.comparing import report_facts as facts
 from phase5_real_gpu.measuring.engine_cases import MODEL_NAMES, bench_model
 from phase5_real_gpu.measuring.measurements import Measurement
 from phase5_real_gpu.measuring.reference_files import Reference
@@ -45,16 +35,13 @@ class Trace(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-Signature = Callable[[Reference, Reference | None], Trace | None]
+Signature = Callable[[Reference, Reference | None], Iterator[tuple[str, str]]]
+"""(report, reference or None) -> each figure that bears the trace ("": all of them), and the evidence; the clearest first."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """A reason why a figure is off: how it makes a figure wrong, what to do, and how it is found.
-
-    Attributes:
-        signature: (report, reference or None) -> what was seen of it, or None.
-    """
+    """A reason why a figure is off: how it makes a figure wrong, what to do, and how it is found."""
 
     name: str
     explanation: str
@@ -94,8 +81,12 @@ def find_causes(report: Reference, reference: Reference | None = None) -> list[F
     Args:
         reference: a machine to compare with. Without one, only causes that show by themselves are found.
     """
-    found = ((cause, cause.signature(report, reference)) for cause in CAUSES)
-    return [Finding(cause, trace) for cause, trace in found if trace]
+    found = []
+    for cause in CAUSES:
+        if seen := list(cause.signature(report, reference)):
+            names = tuple(name for name, _ in seen if name)
+            found.append(Finding(cause, Trace(seen[0][1], names)))
+    return found
 
 
 @cause(
@@ -103,14 +94,12 @@ def find_causes(report: Reference, reference: Reference | None = None) -> list[F
     "A GPU works on while Python goes on. Stop the clock without waiting, and you time the asking, not the work.",
     "call torch.cuda.synchronize() before both readings of the clock, or use CUDA events",
 )
-def times_beyond_the_limit(report: Reference, reference: Reference | None) -> Trace | None:
+def times_beyond_the_limit(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
     """Less than half of the shortest possible time. (A CPU's call returns when it is done.)"""
-    impossible = [m for m in report.measurements if report.device == "gpu" and (m.share_of_limit or 0) > 2]
-    if not impossible:
-        return None
-    worst = max(impossible, key=lambda m: m.share_of_limit)
-    text = f"{worst.name} is {show(worst)}; this card's {worst.limit or 'limit'} allows {show(worst, worst.floor)} at best"
-    return Trace(text, tuple(m.name for m in impossible))
+    for m in sorted(report.measurements, key=lambda m: m.share_of_limit or 0, reverse=True):
+        if report.device == "gpu" and (m.share_of_limit or 0) > 2:
+            allowed = f"this card's {m.limit or 'limit'} allows {facts.show(m, m.floor)} at best"
+            yield m.name, f"{m.name} is {facts.show(m)}; {allowed}"
 
 
 @cause(
@@ -118,19 +107,14 @@ def times_beyond_the_limit(report: Reference, reference: Reference | None) -> Tr
     "The first call compiles kernels, fills caches and asks the system for memory. None of that happens again.",
     "make one call or more that do not count, then time; report the median",
 )
-def first_repeat_stands_out(report: Reference, reference: Reference | None) -> Trace | None:
+def first_repeat_stands_out(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
     """The first repeat takes five times the others. A hiccup of the system is shorter than 20 ms, and hits any repeat."""
-    found = []
     for m in report.measurements:
-        first, *others = repeats_of(m) or [0]
+        first, *others = facts.repeats_of(m) or [0]
         usual = median(others) if len(others) >= 2 else first
         if first > 5 * usual and first > 2 * max(others) and first - usual > 0.02:
-            found.append((first / usual, first, usual, m.name))
-    if not found:
-        return None
-    times, first, usual, name = max(found)
-    text = f"{name}: the first repeat took {1e3 * first:,.3g} ms, the others {1e3 * usual:,.3g} ms ({times:,.0f} times less)"
-    return Trace(text, tuple(name for *_, name in found))
+            took = f"the first repeat took {1e3 * first:,.3g} ms, the others {1e3 * usual:,.3g} ms"
+            yield m.name, f"{m.name}: {took} ({first / usual:,.0f} times less)"
 
 
 @cause(
@@ -138,22 +122,18 @@ def first_repeat_stands_out(report: Reference, reference: Reference | None) -> T
     "Decode takes the time that its bytes take. float32 has twice those of bfloat16, and no fast matrix units unless TF32 is allowed.",
     "--dtype bfloat16 (float16 on cards older than compute capability 8.0)",
 )
-def more_bytes_a_number(report: Reference, reference: Reference | None) -> Trace | None:
+def more_bytes_a_number(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
     """Wider numbers than the reference on the same kind of device, or float32 on a GPU."""
-    found = []
-    for m in our_figures(report):
-        mine, other = m.details.get("dtype"), twin_of(reference, m.name)
-        theirs = other.details.get("dtype") if other and reference.device == report.device else None
+    for m in facts.our_figures(report):
+        mine, twin, theirs = m.details.get("dtype"), facts.twin_of(reference, m.name), None
+        if twin and reference.device == report.device:
+            theirs = twin.details.get("dtype")
         if theirs is None and report.device == "gpu":
             theirs = "bfloat16"
         if BYTES.get(str(mine), 0) > BYTES.get(str(theirs), 4):
-            found.append((m.name, mine, theirs))
-    if not found:
-        return None
-    name, mine, theirs = found[0]
-    whose = f"the reference in {theirs}" if twin_of(reference, name) else f"{theirs} is usual on a GPU"
-    more = f"{BYTES[mine] // BYTES[theirs]} times the bytes for every weight and key"
-    return Trace(f"{name} ran in {mine}, {whose}: {more}", tuple(n for n, *_ in found))
+            whose = f"the reference in {theirs}" if twin else f"{theirs} is usual on a GPU"
+            more = f"{BYTES[mine] // BYTES[theirs]} times the bytes for every weight and key"
+            yield m.name, f"{m.name} ran in {mine}, {whose}: {more}"
 
 
 @cause(
@@ -161,17 +141,12 @@ def more_bytes_a_number(report: Reference, reference: Reference | None) -> Trace
     "The fast way was not available, so a general one ran: no CUDA graph, no Triton kernel, no compiled CPU kernel.",
     "`lab doctor` says what is missing (a GPU: Triton and no enforce_eager; a CPU: numba)",
 )
-def slow_path_taken(report: Reference, reference: Reference | None) -> Trace | None:
+def slow_path_taken(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
     """The report says that a slow path ran, and the reference took another one."""
-
-    def slow(m: Measurement | None) -> bool:
-        return m is not None and m.details.get("path") in SLOW_PATHS
-
-    taken = [m for m in our_figures(report) if slow(m) and not slow(twin_of(reference, m.name))]
-    if not taken:
-        return None
-    text = f"{taken[0].name} ran on the path '{taken[0].details['path']}', not on the kernel"
-    return Trace(text, tuple(m.name for m in taken))
+    for m in facts.our_figures(report):
+        path, twin = m.details.get("path"), facts.twin_of(reference, m.name)
+        if path in SLOW_PATHS and not (twin and twin.details.get("path") in SLOW_PATHS):
+            yield m.name, f"{m.name} ran on the path '{path}', not on the kernel"
 
 
 @cause(
@@ -179,38 +154,31 @@ def slow_path_taken(report: Reference, reference: Reference | None) -> Trace | N
     "A card that may draw less, or is hot, or shares its machine, clocks lower. Then all ceilings sink together.",
     "look at nvidia-smi -q -d POWER,CLOCK,PERFORMANCE; on a CPU close other programs and plug in the laptop",
 )
-def limits_below_the_same_device(report: Reference, reference: Reference | None) -> Trace | None:
+def limits_below_the_same_device(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
     """The card throttled, or may draw less power than it was built for, or its ceilings are below its twin's."""
     gpu = report.environment.get("gpu") or {}
-    names = (
-        "power_limit_w",
-        "default_power_limit_w",
-        "p10_sm_clock_mhz",
-        "highest_sm_clock_mhz",
-        "max_sm_clock_mhz",
-    )
-    allowed, usual, low, high, most = (number_or_none(gpu.get(name)) for name in names)
-    clocks = f". Its clock went up to {high:,.0f} of {most:,.0f} MHz" if high and most else ""
+    power = (facts.number_or_none(gpu.get(name)) for name in ("power_limit_w", "default_power_limit_w"))
+    clocks = (facts.number_or_none(gpu.get(f"{name}_sm_clock_mhz")) for name in ("p10", "highest", "max"))
+    (allowed, usual), (low, high, most) = power, clocks
+    up_to = f". Its clock went up to {high:,.0f} of {most:,.0f} MHz" if high and most else ""
     if allowed and usual and allowed < 0.95 * usual:
-        return Trace(f"this card may draw {allowed:.0f} W; it was built for {usual:.0f} W{clocks}")
+        yield "", f"this card may draw {allowed:.0f} W; it was built for {usual:.0f} W{up_to}"
     if low and high and low < 0.8 * high:
         why = ", ".join(map(str, gpu.get("throttled_by") or ())) or "it does not say why"
-        return Trace(
-            f"while it was busy, a tenth of the time its clock was at {low:,.0f} MHz or less ({why}){clocks}"
-        )
-    if reference is None or not same_device(report, reference) or report is reference:
-        return None
+        busy = "while it was busy, a tenth of the time its clock was at"
+        yield "", f"{busy} {low:,.0f} MHz or less ({why}){up_to}"
+    if reference is None or not facts.same_device(report, reference) or report is reference:
+        return
     # A processor has neighbours and other programs, so only a gross difference says something.
     enough, device = (0.85, "card") if report.device == "gpu" else (0.5, "processor")
     mine, theirs = report.limits, reference.limits
     pairs = [("reading memory", mine.read_gb_s, theirs.read_gb_s, "GB/s")]
-    pairs += [
-        (f"{d} products", rate, theirs.matmul_tflops.get(d), "TFLOP/s")
-        for d, rate in mine.matmul_tflops.items()
-    ]
+    for dtype, rate in mine.matmul_tflops.items():
+        pairs.append((f"{dtype} products", rate, theirs.matmul_tflops.get(dtype), "TFLOP/s"))
     lower = [p for p in pairs if p[1] and p[2] and p[1] < enough * p[2]]
     seen = "; ".join(f"{w}: {show_value(a)} {unit}, the reference {show_value(b)}" for w, a, b, unit in lower)
-    return Trace(f"the same {device}, and lower ceilings. {seen}{clocks}") if lower else None
+    if lower:
+        yield "", f"the same {device}, and lower ceilings. {seen}{up_to}"
 
 
 @cause(
@@ -218,24 +186,28 @@ def limits_below_the_same_device(report: Reference, reference: Reference | None)
     "A step reads all weights, for one request or for fifty. With one, nothing shares the reading.",
     "let more requests share a step (max_num_seqs), send them at the same time, compare equal batches",
 )
-def batch_that_does_not_fill(report: Reference, reference: Reference | None) -> Trace | None:
+def batch_that_does_not_fill(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
     """Throughput that a larger batch does not raise, or was measured for one request only."""
 
     def gain(by_batch: dict[int, Measurement]) -> float:
         return max(m.value for m in by_batch.values()) / by_batch[min(by_batch)].value
 
-    for model, by_batch in by_batch_of(report, "throughput").items():
+    for model, by_batch in facts.by_batch_of(report, "throughput").items():
         smallest, largest = min(by_batch), max(by_batch)
-        others = by_batch_of(reference, "throughput").get(model, {})
+        others = facts.by_batch_of(reference, "throughput").get(model, {})
         if largest == 1 and max(others, default=1) >= 8:
-            text = f"{model} was measured for one request at a time, the reference for up to {max(others)}. A step for one reads "
-            return Trace(text + "all weights to make a single token", (by_batch[1].name,))
+            measured = (
+                f"{model} was measured for one request at a time, the reference for up to {max(others)}"
+            )
+            yield by_batch[1].name, f"{measured}. A step for one reads all weights to make a single token"
         if largest >= 8 * smallest and gain(by_batch) < 1.5 and not (others and gain(others) < 2):
             best = max(by_batch.values(), key=lambda m: m.value)
-            text = f"{model} makes {show(by_batch[smallest])} with {smallest} request{'s' * (smallest > 1)} and at most "
-            text += f"{show(best)} with more: they ran one after the other"
-            return Trace(text, tuple(m.name for b, m in by_batch.items() if b > smallest))
-    return None
+            alone = f"{facts.show(by_batch[smallest])} with {smallest} request{'s' * (smallest > 1)}"
+            for m in (m for batch, m in by_batch.items() if batch > smallest):
+                yield (
+                    m.name,
+                    f"{model} makes {alone} and at most {facts.show(best)} with more: they ran one after the other",
+                )
 
 
 @cause(
@@ -243,24 +215,25 @@ def batch_that_does_not_fill(report: Reference, reference: Reference | None) -> 
     "A step that also computes another request's prompt takes longer, and all requests in it wait.",
     "time ITL with no new arrivals; on a server lower max_num_batched_tokens or long_prefill_token_threshold",
 )
-def spikes_between_tokens(report: Reference, reference: Reference | None) -> Trace | None:
+def spikes_between_tokens(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
     """Now and then a token takes several times as long as the others.
 
     Other programs make such spikes as well. A report that counts the steps with a prompt in them decides.
     """
     for m in report.measurements:
-        mixed = m.details.get("prefill_steps")
-        gaps = repeats_of(m)[1:]  # the first gap is another cause's
+        mixed, gaps = (
+            m.details.get("prefill_steps"),
+            facts.repeats_of(m)[1:],
+        )  # the first gap is another cause's
         if not m.name.startswith("itl-") or mixed == 0 or len(gaps) < 20:
             continue
         usual = median(gaps)
         spikes = [g for g in gaps if g > 3 * usual]
         if len(spikes) >= max(2, 0.01 * len(gaps)):  # the system's own hiccups mostly come alone
+            spike = median(spikes)
+            times = f"{spike / usual:.1f} times as long as the others ({1e3 * spike:,.3g} ms against {1e3 * usual:,.3g})"
             counted = f"; {mixed} steps had a prompt in them" if mixed else ""
-            text = f"{m.name}: {len(spikes)} of {len(gaps)} tokens took {median(spikes) / usual:.1f} times as long as the others "
-            text += f"({1e3 * median(spikes):,.3g} ms against {1e3 * usual:,.3g}){counted}"
-            return Trace(text, (m.name,))
-    return None
+            yield m.name, f"{m.name}: {len(spikes)} of {len(gaps)} tokens took {times}{counted}"
 
 
 @cause(
@@ -268,7 +241,7 @@ def spikes_between_tokens(report: Reference, reference: Reference | None) -> Tra
     "Python asks for each small kernel by itself. At batch 1 the GPU is done before the next one is asked for.",
     "CUDA graphs (on by default in GPURunner); a faster processor core helps as well",
 )
-def launches_fill_the_step(report: Reference, reference: Reference | None) -> Trace | None:
+def launches_fill_the_step(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
     """A step for one request takes as long as asking for its kernels, one by one."""
     launch_us = report.limits.launch_us
     for model in MODEL_NAMES if launch_us and report.device == "gpu" else ():
@@ -278,9 +251,11 @@ def launches_fill_the_step(report: Reference, reference: Reference | None) -> Tr
         launches = KERNELS_A_LAYER * bench_model(model).config.num_layers
         asking = launches * launch_us / 1e3
         if 0.4 < asking / m.value < 2.5:
-            text = f"{m.name} is {show(m)}; about {launches} launches of {show_value(launch_us)} us are {asking:.3g} ms, and "
-            return Trace(text + f"reading the weights would take {show(m, m.floor)}", (m.name,))
-    return None
+            about = f"about {launches} launches of {show_value(launch_us)} us are {asking:.3g} ms"
+            yield (
+                m.name,
+                f"{m.name} is {facts.show(m)}; {about}, and reading the weights would take {facts.show(m, m.floor)}",
+            )
 
 
 @cause(
@@ -289,24 +264,25 @@ def launches_fill_the_step(report: Reference, reference: Reference | None) -> Tr
     "No limit of the table says how quickly a machine does that, and a step of a small model is mostly that.",
     "close other programs and measure again. If it stays, it is this processor's own; a larger model shows it less",
 )
-def fixed_time_in_each_step(report: Reference, reference: Reference | None) -> Trace | None:
+def fixed_time_in_each_step(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
     """Half or more of a step's time beyond its floor is there when there is next to nothing to compute, too."""
 
     def step_ms(m: Measurement, value: float) -> float:
         """An ITL as it is, a throughput by its batch, which ends its name."""
         return 1e3 * int(m.name.rpartition("b")[2]) / value if m.unit == "tok/s" else value
 
-    for model, by_batch in by_batch_of(report, "itl").items():
+    for model, by_batch in facts.by_batch_of(report, "itl").items():
         alone = by_batch[min(by_batch)]
-        fixed = number_or_none(alone.details.get("fixed_ms")) or 0
-        rates = by_batch_of(report, "throughput").get(model, {})
-        worse = [m for m in (*by_batch.values(), *rates.values()) if m.floor]
-        worse = [m for m in worse if (ratio_of_shares(m, twin_of(reference, m.name)) or 1) <= 0.8]
-        explained = [m.name for m in worse if fixed > 0.5 * (step_ms(m, m.value) - step_ms(m, m.floor))]
-        if fixed and explained:
-            text = f"{alone.name} is {show(alone)}. A step with as many layers and next to nothing to read or to multiply took "
-            return Trace(text + f"{show(alone, fixed)} in the same minute", tuple(explained))
-    return None
+        fixed = facts.number_or_none(alone.details.get("fixed_ms")) or 0
+        rates = facts.by_batch_of(report, "throughput").get(model, {})
+        for m in (*by_batch.values(), *rates.values()):
+            is_worse = m.floor and (facts.ratio_of_shares(m, facts.twin_of(reference, m.name)) or 1) <= 0.8
+            if is_worse and fixed and fixed > 0.5 * (step_ms(m, m.value) - step_ms(m, m.floor)):
+                hollow = "A step with as many layers and next to nothing to read or to multiply took"
+                yield (
+                    m.name,
+                    f"{alone.name} is {facts.show(alone)}. {hollow} {facts.show(alone, fixed)} in the same minute",
+                )
 
 
 @cause(
@@ -314,14 +290,19 @@ def fixed_time_in_each_step(report: Reference, reference: Reference | None) -> T
     "Newer compilers use newer instructions of the card, and newer drivers start kernels sooner.",
     "update to the versions of the reference, then measure again",
 )
-def older_software(report: Reference, reference: Reference | None) -> Trace | None:
+def older_software(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
     """Older than the reference's, and something is slower than it should be."""
     if reference is None or report.device != reference.device:
-        return None
-    ratios = [ratio_of_shares(m, reference.get(m.name)) for m in report.measurements]
+        return
+    ratios = [facts.ratio_of_shares(m, reference.get(m.name)) for m in report.measurements]
     older = []
     for name, where, key in VERSIONS if report.device == "gpu" else VERSIONS[:1]:
         mine, theirs = ((r.environment.get(where) or {}).get(key) for r in (report, reference))
-        if version_of(mine) and version_of(theirs) and version_of(mine) < version_of(theirs):
+        if (
+            facts.version_of(mine)
+            and facts.version_of(theirs)
+            and facts.version_of(mine) < facts.version_of(theirs)
+        ):
             older.append(f"{name} {mine} (the reference has {theirs})")
-    return Trace("older here: " + ", ".join(older)) if older and any(r and r < 0.7 for r in ratios) else None
+    if older and any(r and r < 0.7 for r in ratios):
+        yield "", "older here: " + ", ".join(older)

@@ -4,7 +4,7 @@ fewer repeats."""
 from collections.abc import Callable
 from dataclasses import replace
 
-from phase5_real_gpu.measuring.engine_cases import Plan, default_dtype, plan_for
+from phase5_real_gpu.measuring.engine_cases import default_dtype, plan_for
 from phase5_real_gpu.measuring.engine_runs import measure_model
 from phase5_real_gpu.measuring.gpu_watch import ask
 from phase5_real_gpu.measuring.kernel_cases import CPU_DECODE, DECODE_B64
@@ -17,18 +17,12 @@ from phase5_real_gpu.measuring.reference_files import Reference, as_reference
 DTYPES = {"cpu": ("bfloat16", "float32"), "cuda": ("bfloat16", "float16")}
 
 
-def measure_quickly(
-    device: str, seed: int = 0, tell: Callable[[str], None] = lambda _: None, plan: Plan | None = None
-) -> Reference:
-    """The machine at hand, as if read from a file. Takes a few seconds.
-
-    Args:
-        tell: called with the next step. plan: of the engine; None: `plan_for`, quick.
-    """
+def measure_quickly(device: str, seed: int = 0, tell: Callable[[str], None] = lambda _: None) -> Reference:
+    """The machine at hand, as if read from a file. Takes a few seconds. tell: called with the next step."""
     tell("ceilings")
     bench = Bench(measure_limits(device, DTYPES[device], quick=True), device, default_dtype(device), seed)
     tell("engine")
-    plan = plan or replace(plan_for(device, quick=True), mixed=(1, 4, 4), repeats=3)
+    plan = replace(plan_for(device, quick=True), mixed=(1, 4, 4), repeats=3)
     measure_model(bench, plan, plan.models[0], peers=False)
     tell("attention kernel")
     case, kernel = (CPU_DECODE, COMPILED)

@@ -35,8 +35,8 @@ def compile_cases(requests: Iterable[dict[str, Any]]) -> Iterator[Compiled]:
     """Compile cases of `launches.py`, one after the other.
 
     Args:
-        requests: each has "case", "dtype" and "capability" (90: sm_90), and may have "num_warps" and
-            "num_stages", instead of the launch's own; or, in place of a case, a "launch" (see `compile_kernel`).
+        requests: each has "case", "dtype" and "capability" (90: sm_90), and may have a "launch" of another kernel
+            (see `compile_kernel`).
 
     Raises:
         LabError: Triton is missing, or its compiler does not start.

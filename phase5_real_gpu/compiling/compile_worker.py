@@ -35,15 +35,12 @@ class AbsentCard:
         return 0
 
 
-def compile_launches(call: Callable[[], object], capability: int, **instead: int) -> list[dict]:
-    """Run `call`, and compile each kernel that it launches; nothing is started. Options: instead of the launch's."""
+def compile_launches(call: Callable[[], object], capability: int) -> list[dict]:
+    """Run `call`, and compile each kernel that it launches; nothing is started."""
     compiled, run = [], JITFunction.run
 
     def compile_only(kernel, *args, grid, warmup, **kwargs):
-        kwargs |= instead
-        found = dict(
-            kernel=kernel.__name__, num_warps=kwargs["num_warps"], num_stages=kwargs.get("num_stages", 3)
-        )
+        found = dict(kernel=kernel.__name__, num_warps=kwargs["num_warps"])
         try:
             code = run(kernel, *args, grid=grid, warmup=True, **kwargs)
             found |= dict(shared=code.metadata.shared) | read_code(code.asm)
@@ -70,10 +67,10 @@ def launch_from(file: str, kernel: str, arguments: list[Any], constants: dict[st
 
 def main() -> int:
     for request in json.load(sys.stdin):
-        case, dtype, capability = (request.pop(key) for key in ("case", "dtype", "capability"))
-        launch = request.pop("launch", None)
+        case, dtype, capability = (request[key] for key in ("case", "dtype", "capability"))
+        launch = request.get("launch")
         call = partial(launch_from, **launch) if launch else partial(CASES[case], dtype)
-        for found in compile_launches(call, capability, **request):
+        for found in compile_launches(call, capability):
             compiled = Compiled(case=case, capability=capability, dtype=dtype, **found)
             print(json.dumps(asdict(compiled)), flush=True)
     return 0

@@ -44,10 +44,10 @@ class Compiled:
     """A kernel as machine code.
 
     Attributes:
-        instructions: of the machine code. registers: of a thread; 255 is the most. stack: bytes of a thread that lie in memory instead.
+        instructions: of the machine code. registers: of a thread; 255 is the most.
         spills: instructions that move registers to memory and back. spills_in_loops: those of them that run
             again and again. single_conversions: instructions that convert one number between formats, where others
-            convert two. All five 0 where the compiler refused.
+            convert two. All 0 where the compiler refused.
         shared: bytes of shared memory of a program.
         mma, wgmma, tcgen05: matrix instructions: of 32 threads, of 128 (sm_90), of the unit itself (sm_100).
         async_copies: instructions that start to fetch and do not wait. waits: for each point where the code
@@ -62,10 +62,8 @@ class Compiled:
     capability: int
     dtype: str
     num_warps: int = 0
-    num_stages: int = 0
     instructions: int = 0
     registers: int = 0
-    stack: int = 0
     spills: int = 0
     spills_in_loops: int = 0
     single_conversions: int = 0
@@ -115,7 +113,7 @@ def read_code(asm: Any) -> dict[str, Any]:
 
 
 def read_machine_code(cubin: bytes) -> dict[str, int]:
-    """Registers, stack and spills of a compiled kernel, as `cuobjdump` tells them, which Triton's wheel brings."""
+    """Registers and spills of a compiled kernel, as `cuobjdump` tells them, which Triton's wheel brings."""
     from triton import knobs
 
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -123,12 +121,11 @@ def read_machine_code(cubin: bytes) -> dict[str, int]:
         file.flush()
         command = [knobs.nvidia.cuobjdump.path, "-res-usage", "-sass", file.name]
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    usage = re.search(r"REG:(\d+) STACK:(\d+)", text)
+    registers = re.search(r"REG:(\d+)", text)
     spills, in_loops = count_spills(text)
     return dict(
         instructions=len(re.findall(r"/\*[0-9a-f]{4,6}\*/ +\S", text)),
-        registers=int(usage[1]),
-        stack=int(usage[2]),
+        registers=int(registers[1]),
         spills=spills,
         spills_in_loops=in_loops,
         single_conversions=len(re.findall(r"\bF2F\.", text)),

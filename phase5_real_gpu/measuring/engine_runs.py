@@ -15,19 +15,8 @@ from phase2_attention_kvcache.measuring.roofline import hollow
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu.kernels import TritonPagedKVCache
-from phase5_real_gpu.measuring.engine_cases import (
-    BenchModel,
-    Plan,
-    Workload,
-    bench_model,
-    blocks_of,
-    decode_floor,
-    equal_workload,
-    mixed_workload,
-    num_output_tokens,
-    run_floor,
-    ttft_floor,
-)
+from phase5_real_gpu.measuring import engine_cases as cases
+from phase5_real_gpu.measuring.engine_cases import BenchModel, Plan, Workload
 from phase5_real_gpu.measuring.engine_peers import StaticBatches, random_transformers
 from phase5_real_gpu.measuring.measurements import Bench, Floor, Measurement, percentiles
 
@@ -52,16 +41,16 @@ def path_of(engine: LLMEngine) -> str:
 def workloads_of(model: BenchModel, plan: Plan, seed: int) -> dict[str, Workload]:
     """By the ending of the measurement's name: b1, b8, ..., mixed64."""
     vocab = model.config.vocab_size
-    runs = {f"b{b}": equal_workload(b, plan.isl, plan.osl, vocab, seed) for b in plan.batches}
+    runs = {f"b{b}": cases.equal_workload(b, plan.isl, plan.osl, vocab, seed) for b in plan.batches}
     count, low, high = plan.mixed
-    return runs | {f"mixed{count}": mixed_workload(count, low, high, vocab, seed)}
+    return runs | {f"mixed{count}": cases.mixed_workload(count, low, high, vocab, seed)}
 
 
 def make_engine(model: Transformer, plan: Plan, workloads: Iterable[Workload]) -> LLMEngine:
     """An engine whose cache holds the largest workload and the longest prompt, where a GPU has room for it: otherwise
     requests wait, as they do in a server. No prefix caching."""
     isl = max((i for i in plan.isls if i < model.config.max_context), default=1)
-    blocks = max(*(blocks_of(w, BLOCK) for w in workloads), isl // BLOCK + 2)
+    blocks = max(*(cases.blocks_of(w, BLOCK) for w in workloads), isl // BLOCK + 2)
     if model.device.type == "cuda":
         block_bytes = BLOCK * kv_per_token(model.config, model.dtype.itemsize)
         blocks = min(blocks, int(GPU_SHARE * torch.cuda.mem_get_info()[0]) // block_bytes - 1)
@@ -128,10 +117,10 @@ def measure_ours(
 
 
 def _ttft(bench: Bench, plan: Plan, bm: BenchModel, engine: LLMEngine, isl: int) -> None:
-    prompt = equal_workload(1, isl, 1, bm.config.vocab_size, bench.seed)
+    prompt = cases.equal_workload(1, isl, 1, bm.config.vocab_size, bench.seed)
     warm_up(engine, prompt)
     ms = [1e3 * serve(engine, prompt)[0] for _ in range(plan.repeats + 1)]
-    floor = ttft_floor(bm.config, isl, bench.limits, bench.dtype)
+    floor = cases.ttft_floor(bm.config, isl, bench.limits, bench.dtype)
     add_figure(bench, f"ttft-{bm.name}-isl{isl}", ms, "ms", floor, isl=isl, path=path_of(engine))
 
 
@@ -142,16 +131,16 @@ def _throughput(
     runs = [serve(engine, workload) for _ in range(plan.repeats)]
     floor, details = None, dict(batch=len(workload), path=path_of(engine))
     if not ending.startswith("mixed"):
-        floor = run_floor(bm.config, len(workload), plan.isl, plan.osl, bench.limits, bench.dtype)
+        floor = cases.run_floor(bm.config, len(workload), plan.isl, plan.osl, bench.limits, bench.dtype)
         itls = [1e3 * statistics.median(itls) for _, itls in runs]
         context = plan.isl + plan.osl // 2
         more = dict(context=context)
         if len(workload) == 1:  # a single request: its gaps, and the time of a step without work, explain it
             more |= dict(seconds=[round(g, 7) for _, gaps in runs for g in gaps], prefill_steps=0)
             more |= dict(fixed_ms=_hollow_ms(engine, bench.seed))
-        step = decode_floor(bm.config, len(workload), context, bench.limits, bench.dtype)
+        step = cases.decode_floor(bm.config, len(workload), context, bench.limits, bench.dtype)
         add_figure(bench, f"itl-{bm.name}-{ending}", itls, "ms", step, **details, **more)
-    tokens = num_output_tokens(workload)
+    tokens = cases.num_output_tokens(workload)
     rates = [tokens / seconds for seconds, _ in runs]
     add_figure(bench, f"throughput-{bm.name}-{ending}", rates, "tok/s", floor, tokens=tokens, **details)
 
@@ -161,7 +150,7 @@ def _hollow_ms(engine: LLMEngine, seed: int) -> float:
     like = engine.model
     model = Transformer.random(hollow(like.config), like.dtype, like.device.type, seed)
     other = LLMEngine(model, None, EngineConfig(num_blocks=8, block_size=BLOCK))
-    workload = equal_workload(1, BLOCK, HOLLOW, model.config.vocab_size, seed)
+    workload = cases.equal_workload(1, BLOCK, HOLLOW, model.config.vocab_size, seed)
     warm_up(other, workload)
     return 1e3 * min(statistics.median(serve(other, workload)[1]) for _ in range(3))
 
@@ -186,13 +175,13 @@ def _their_throughput(bench: Bench, engine: StaticBatches, name: str, workload: 
     seconds = time.perf_counter() - began
     if [len(a) for a in answers] != [osl for _, osl in workload]:
         raise RuntimeError("it wrote answers of the wrong length")
-    tokens = num_output_tokens(workload)
+    tokens = cases.num_output_tokens(workload)
     add_figure(bench, name, [tokens / seconds], "tok/s", None, tokens=tokens, batch=len(workload))
 
 
 def measure_model(bench: Bench, plan: Plan, bm: BenchModel | str, peers: bool = True) -> None:
     """Our engine, then the other, on one model. Its memory is free again afterwards."""
-    bm = bench_model(bm) if isinstance(bm, str) else bm
+    bm = cases.bench_model(bm) if isinstance(bm, str) else bm
     workloads = workloads_of(bm, plan, bench.seed)
 
     def ours() -> None:

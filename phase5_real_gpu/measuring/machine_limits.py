@@ -69,9 +69,7 @@ def measure_limits(device: str, dtypes: Sequence[str] = ("bfloat16",), quick: bo
     number, starts = torch.zeros(1, device=device), 100 if quick else 500
     launch = time_call(lambda: [number.add_(1) for _ in range(starts)], device, seconds, cold=False)
     read, copy, *bus = memory()
-    return Limits(
-        read, copy, rates, launch.divided_by(starts).low_us, "measured", device_name(device), *bus
-    )  # fmt: skip
+    return Limits(read, copy, rates, launch.divided_by(starts).low_us, "measured", device_name(device), *bus)
 
 
 def open_bench(device: str, dtype: str, quick: bool, seed: int, resume: str | None = None) -> Bench:
@@ -88,10 +86,8 @@ def open_bench(device: str, dtype: str, quick: bool, seed: int, resume: str | No
         return Bench(measure_limits(device, (dtype,), quick), device, dtype, seed)
     earlier = read_reference(resume)
     limits = earlier.limits
-    if (limits.device_name, earlier.quick) != (
-        device_name(device),
-        quick,
-    ) or dtype not in limits.matmul_tflops:
+    is_alike = (limits.device_name, earlier.quick) == (device_name(device), quick)
+    if not is_alike or dtype not in limits.matmul_tflops:
         raise LabError(f"{resume} was measured in another way ({limits.device_name}): give another --json")
     ceilings = {m.name for m in limits.measurements()}
     found = {m.name: m for m in earlier.measurements if m.name not in ceilings}

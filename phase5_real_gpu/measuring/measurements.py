@@ -6,9 +6,8 @@ Every script of this phase that measures puts its figures into its report in thi
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -130,40 +129,12 @@ def as_records(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
     return [asdict(m) | {"share_of_limit": m.share_of_limit} for m in measurements]
 
 
-class Spread(NamedTuple):
-    """Several values of one figure."""
-
-    median: float
-    lowest: float
-    highest: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        return cls(statistics.median(values), min(values), max(values))
-
-    def show(self, unit: str = "") -> str:
-        return f"{self.median:.2f}{unit} ({self.lowest:.2f} to {self.highest:.2f})"
-
-
 def percentiles(values: Sequence[float]) -> dict[str, float]:
     """Lowest, 10th and 90th percentile and highest of a figure's repeats, for its details."""
     ordered = sorted(values)
     last = len(ordered) - 1
     places = dict(lowest=0, p10=round(0.1 * last), p90=round(0.9 * last), highest=last)
     return {name: ordered[place] for name, place in places.items()} | {"times": len(ordered)}
-
-
-# vLLM's worker keeps a core busy for a second after its last step, waiting for the next one: that would slow the engine after it.
-REST_SECONDS = 2
-
-
-def in_turn(names: Iterable[str], rounds: int) -> Iterator[str]:
-    """The engines in the order in which they run, round by round, so that none always goes first: a, b; b, a; ..."""
-    names = list(names)
-    for number in range(rounds):
-        for name in names[number % 2 :] + names[: number % 2]:
-            time.sleep(REST_SECONDS)
-            yield name
 
 
 class NotHere(Exception):

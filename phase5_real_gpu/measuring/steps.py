@@ -1,6 +1,5 @@
 """Measuring in parts: each part a process of its own, stopped when its time is over. Its figures are kept and gathered."""
 
-import math
 import os
 import signal
 import subprocess
@@ -55,24 +54,25 @@ class Gathered:
         """Take in a part's report. Of two figures of one name the later stays; a ceiling is the best ever seen."""
         self.environment = self.environment or report.environment
         self.measurements |= {m.name: m for m in report.measurements}
-        old, new = self.limits, report.limits
-        rates = {*old.matmul_tflops, *new.matmul_tflops}
-        self.limits = Limits(
-            max(old.read_gb_s or 0, new.read_gb_s or 0) or None,
-            max(old.copy_gb_s or 0, new.copy_gb_s or 0) or None,
-            {d: max(old.matmul_tflops.get(d, 0), new.matmul_tflops.get(d, 0)) for d in sorted(rates)},
-            min(old.launch_us or math.inf, new.launch_us or math.inf)
-            if old.launch_us or new.launch_us
-            else None,
-            device_name=old.device_name or new.device_name,
-            h2d_gb_s=max(old.h2d_gb_s or 0, new.h2d_gb_s or 0) or None,
-            d2h_gb_s=max(old.d2h_gb_s or 0, new.d2h_gb_s or 0) or None,
-        )
+        self.limits = best_of(self.limits, report.limits)
 
     def as_reference(self, **fields: Any) -> Reference:
         """The file of this machine. fields: as for `as_reference`."""
         figures = dict(limits=self.limits, measurements=tuple(self.measurements.values()))
         return as_reference(self.environment, card=self.card, **figures, parts=tuple(self.parts), **fields)
+
+
+def best_of(a: Limits, b: Limits) -> Limits:
+    """Of two ceilings of one kind the better one."""
+
+    def better(name: str, of: Callable = max) -> float | None:
+        return of((getattr(x, name) for x in (a, b) if getattr(x, name)), default=None)
+
+    dtypes = sorted(a.matmul_tflops | b.matmul_tflops)
+    rates = {d: max(x.matmul_tflops.get(d, 0) for x in (a, b)) for d in dtypes}
+    bandwidths = {name: better(name) for name in ("read_gb_s", "copy_gb_s", "h2d_gb_s", "d2h_gb_s")}
+    name = a.device_name or b.device_name
+    return Limits(**bandwidths, matmul_tflops=rates, launch_us=better("launch_us", min), device_name=name)
 
 
 def run_steps(

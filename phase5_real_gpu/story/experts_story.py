@@ -14,11 +14,10 @@ from labkit.figures import COLORS, INK, new_figure
 from labkit.lab import Lab
 from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
 from phase2_attention_kvcache.story.small_families import write_small_model
-from phase3_paged_attention.paging import PagedKVCache
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase4_scheduler.simulator import step_traffic
 from phase5_real_gpu.parallel import MultiprocExecutor, Place
-from phase5_real_gpu.story.parallel_story import DTYPE, NUMBER_BYTES, answers
+from phase5_real_gpu.story.parallel_story import DTYPE, NUMBER_BYTES, answers, engine_alone
 
 RANKS = 2
 MORE_RANKS = 4  # whose work is worked out from a run in one process
@@ -33,13 +32,10 @@ GROUPS = (1, 2, 4, 8, 16, 32, 64)  # users that decode together
 
 def the_experts(lab: Lab) -> None:
     lab.title("A mixture of experts")
-    lab.say(f"""In a mixture a layer has many small MLPs, and a token takes a few. There are two ways to share them. Every expert is
-        cut as any other MLP is, and each rank holds a slice of all. Or none is cut, and the ranks deal them out: expert parallelism.
-        Each rank has the router, and the same vectors, so it knows which tokens want its experts. It computes those. Either way the
-        sum behind the layer adds up what the ranks have found.
-
-        The model here has random weights, and the numbers of Qwen3-30B-A3B: 128 experts a layer, 8 for a token. {RANKS} ranks
-        share it, in both ways.""")
+    lab.say(f"""A mixture can be shared in two ways. Every expert is cut as any other MLP is, and each rank holds a slice of all. Or none
+        is cut, and the ranks deal them out: expert parallelism. Each rank has the router and the same vectors, so it knows which tokens
+        want its experts, and the sum behind the layer adds up what the ranks have found. The model here has random weights, and the
+        numbers of Qwen3-30B-A3B: 128 experts a layer, 8 for a token. {RANKS} ranks share it, in both ways.""")
     params = SamplingParams(temperature=0, max_tokens=8 if lab.quick else 24, ignore_eos=True)
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -47,10 +43,8 @@ def the_experts(lab: Lab) -> None:
         model = Transformer.from_pretrained(folder, DTYPE, lab.device)
         config = model.config
         prompts = lab.rng().integers(0, config.vocab_size, (USERS, PROMPT)).tolist()
-        cache = PagedKVCache(config, NUM_BLOCKS, 16, model.dtype, model.device, use_kernel=False)
-        alone = LLMEngine(model, None, EngineConfig(num_blocks=NUM_BLOCKS), kv_cache=cache)
         chosen = record_choices(model)
-        expected, steps = answers(alone, prompts, params)
+        expected, steps = answers(engine_alone(model, NUM_BLOCKS), prompts, params)
         equal = 0
         rows = []
         for whole_experts in WAYS:
@@ -122,9 +116,8 @@ def who_has_the_work(lab: Lab, config: ModelConfig, chosen: Sequence[Tensor]) ->
     by_chance = torch.rand(len(together), USERS, config.num_experts, generator=generator)
     by_chance = by_chance.topk(config.experts_per_token).indices
     lab.title("Who has the work")
-    lab.say("""Slices are the same work for each rank, whatever the router says. With whole experts a rank has as
-        much to do as its experts are wanted. The others wait for it at the sum. All ranks' routers choose as those of one process
-        did. So its choices, counted, say who would have had how much to do among any number of ranks.""")
+    lab.say("""Slices are the same work for each rank. With whole experts a rank has as much to do as its experts are wanted, and the
+        others wait for it at the sum. The choices are those of the run in one process.""")
     lab.predict(
         "expert-load", f"one user, 8 of 128 experts, dealt out to {MORE_RANKS} ranks: how many of the 8 has the busiest rank, on average",
         8 / MORE_RANKS * imbalance(by_chance, 1, MORE_RANKS), 8 / MORE_RANKS * imbalance(together, 1, MORE_RANKS), tolerance=0.1,
@@ -139,7 +132,6 @@ def who_has_the_work(lab: Lab, config: ModelConfig, chosen: Sequence[Tensor]) ->
         note="Counted in each step of each layer: choices of experts that a rank holds. With routers of random weights; trained ones "
         "have favourites, which depend on the text. vLLM calls the inverse balancedness, and can move experts between ranks (EPLB).",
     )  # fmt: skip
-    lab.record(expert_load={"users": GROUPS, "measured": measured, "by_chance": expected})
     lab.figure(draw_load(measured, expected), "expert_load")
 
 

@@ -5,7 +5,6 @@ import torch
 from labkit.lab import Lab
 from labkit.machine import memory_bytes
 from phase1_tokens_embeddings.weights import CARDS, SHAPES
-from phase5_real_gpu.kernels.triton_setup import HAS_TRITON
 from phase5_real_gpu.measuring import memory_cpu, memory_gpu
 from phase5_real_gpu.measuring.measurements import Limits
 from phase5_real_gpu.measuring.memory_cpu import GB, KIB, MIB, Point, by_level
@@ -21,11 +20,6 @@ STEPS = [("gpt2", 1, 1024), ("gpt2", USERS, 1024), ("llama-3-8b", 1, 4096), ("ll
 def levels_of(lab: Lab, limits: Limits, device: str) -> dict[str, Point]:
     """Sweep working sets of growing size; what each level of memory gives. Empty where it cannot be measured."""
     lab.title("Read again and again: a working set that grows")
-    if device == "cuda" and not HAS_TRITON:
-        lab.say(
-            "Triton is not installed. The caches of a GPU are measured with a Triton kernel, so they are left out."
-        )
-        return {}
     on, who, memory = (
         (memory_gpu, "the whole card", "HBM") if device == "cuda" else (memory_cpu, "one core", "memory")
     )
@@ -54,7 +48,6 @@ def levels_of(lab: Lab, limits: Limits, device: str) -> dict[str, Point]:
     levels = by_level(points, caches)
     predict_steps(lab, levels, who)
     show_levels(lab, levels, limits, f"{who} of this machine")
-    lab.record(curve=[vars(p) for p in points], caches=caches)
     lab.figure(draw_curve(points, caches, levels, limits, who, memory), "memory_hierarchy")
     return levels
 
@@ -140,5 +133,4 @@ def where_bytes_live(lab: Lab, limits: Limits, levels: dict[str, Point]) -> None
         lab.say(f"""Could a cache help? The largest one here holds {show_size(largest)}. GPT-2's weights are
             {steps[0][3].weights / MIB:,.0f} MiB, those of Llama-3 8B {steps[2][3].weights / MIB:,.0f} MiB. Each token
             needs all of them, and when the last has been read, the first has long been pushed out.""")
-    lab.record(steps=[dict(model=s.name, users=u, context=c, **vars(b)) for s, u, c, b in steps])
     lab.figure(draw_steps(steps, [machine[:2] for machine in machines]), "decode_step_bytes")
