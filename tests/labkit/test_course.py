@@ -48,16 +48,6 @@ def test_a_line_a_script_and_the_rest_in_a_log(scripts, capfd):
     assert "===== phase9_clouds/good.py" in log and "much to read" in log and "no [red]disk" in log
 
 
-def test_a_script_that_has_no_quick_form_runs_as_it_is(scripts, capfd):
-    """The course gives all scripts the same options, as `lab run` does."""
-    (scripts / "poor.py").write_text(
-        '"""Has no options."""\nfrom labkit.lab import run_lab\n'
-        "def story(lab):\n    lab.predict('a', 'one', 1, 1)\nraise SystemExit(run_lab(story, __doc__, argv=None))"
-    )
-    assert command.main(["course"]) == 0
-    assert "1 of 1" in next(line for line in capfd.readouterr().out.splitlines() if "poor" in line)
-
-
 def test_a_stop_stops_the_course(scripts, capfd):
     (scripts / "good.py").write_text(f'"""Stopped."""\nimport sys\nsys.exit({STOPPED})')
     assert command.main(["course"]) == STOPPED

@@ -8,23 +8,17 @@ from labkit.predictions import Prediction, agrees, parse_guess, score_guess, sho
 @pytest.mark.parametrize(
     ("expected", "measured", "tolerance", "result"),
     [
-        (5, 5, 0, True),
-        (5, 6, 0, False),
-        (100, 104, 0.05, True),
-        (100, 106, 0.05, False),
-        (-100, -104, 0.05, True),
-        ([1, 2], [1, 2], 0, True),
-        ([1, 2], [1, 2, 3], 0, False),
-        ([1.0, 2.0], (1.01, 2.0), 0.02, True),
-        ("memory", "memory", 0, True),
-        ("memory", "arithmetic", 0, False),
-        (True, True, 0, True),
-        (True, False, 0, False),
-        (5, None, 0, False),
+        (5, 5, 0, True), (5, 6, 0, False), (100, 104, 0.05, True), (100, 106, 0.05, False), (-100, -104, 0.05, True),
+        ([1, 2], [1, 2, 3], 0, False), ([1.0, 2.0], (1.01, 2.0), 0.02, True), ("memory", "memory", 0, True),
+        ("memory", "arithmetic", 0, False), (True, False, 0, False), (5, None, 0, False),
     ],
-)
+)  # fmt: skip
 def test_agrees(expected, measured, tolerance, result):
     assert agrees(expected, measured, tolerance) is result
+
+
+RATE = dict(predicted=0.64, source_says=0.9, tolerance=0.15, kind="timing")
+SPAN = dict(predicted=(1, 9), between=True)
 
 
 @pytest.mark.parametrize(
@@ -36,38 +30,14 @@ def test_agrees(expected, measured, tolerance, result):
         (dict(predicted=102, measured=101, source_says=102), False, "corrected"),
         (dict(predicted=5150, measured=5150, source_says=5000, tolerance=0.05), True, "reproduced"),
         (dict(predicted=3.0, measured=6.98, tolerance=1 / 3, kind="timing"), False, "differs here"),
-        (
-            dict(predicted=0.64, measured=0.55, source_says=0.9, tolerance=0.15, kind="timing"),
-            True,
-            "corrected",
-        ),
-        (
-            dict(predicted=0.64, measured=0.2, source_says=0.9, tolerance=0.15, kind="timing"),
-            False,
-            "differs here",
-        ),
-        (
-            dict(predicted=0.64, measured=0.9, source_says=0.9, tolerance=0.15, kind="timing"),
-            False,
-            "reproduced",
-        ),
-        (dict(predicted=(2, 6), between=True, measured=6, kind="timing"), True, "reproduced"),
-        (dict(predicted=(2, 6), between=True, measured=6.1, kind="timing"), False, "differs here"),
-        (
-            dict(predicted=(1, 9), between=True, measured=4.3, source_says=(2, 4), tolerance=0.1),
-            True,
-            "reproduced",
-        ),
-        (
-            dict(predicted=(1, 9), between=True, measured=4.5, source_says=(2, 4), tolerance=0.1),
-            True,
-            "corrected",
-        ),
-        (
-            dict(predicted=(1, 9), between=True, measured=4.5, source_says=4, tolerance=0.2),
-            True,
-            "reproduced",
-        ),
+        (RATE | dict(measured=0.55), True, "corrected"),
+        (RATE | dict(measured=0.2), False, "differs here"),
+        (RATE | dict(measured=0.9), False, "reproduced"),
+        (SPAN | dict(measured=9, kind="timing"), True, "reproduced"),
+        (SPAN | dict(measured=9.1, kind="timing"), False, "differs here"),
+        (SPAN | dict(measured=4.3, source_says=(2, 4), tolerance=0.1), True, "reproduced"),
+        (SPAN | dict(measured=4.5, source_says=(2, 4), tolerance=0.1), True, "corrected"),
+        (SPAN | dict(measured=4.5, source_says=4, tolerance=0.2), True, "reproduced"),
         (dict(predicted=[1], between=True, measured="?"), False, "corrected"),  # from a damaged report
         (dict(needs="vLLM"), None, "needs vLLM"),
         (dict(needs="GPU"), None, "needs a GPU"),
@@ -82,19 +52,11 @@ def test_verdict(fields, holds, verdict):
 @pytest.mark.parametrize(
     ("text", "measured", "guess"),
     [
-        ("1,500", 3, 1500),
-        ("3.1x", 3.0, 3.1),
-        ("81%", 81.6, 81),
-        ("30 tokens", 28, 30),
-        ("3k", 2900, 3000),
-        ("2 million", 5, 2_000_000),
-        ("yes", True, True),
-        ("n", True, False),
-        ("403, 6667", [403, 6668], [403, 6667]),
-        ("39 / 39 / 22", [39, 39, 22], [39, 39, 22]),
-        (" memory ", "memory", "memory"),
+        ("1,500", 3, 1500), ("3.1x", 3.0, 3.1), ("81%", 81.6, 81), ("30 tokens", 28, 30), ("3k", 2900, 3000),
+        ("2 million", 5, 2_000_000), ("yes", True, True), ("n", True, False), ("403, 6667", [403, 6668], [403, 6667]),
+        ("39 / 39 / 22", [39, 39, 22], [39, 39, 22]), (" memory ", "memory", "memory"),
     ],
-)
+)  # fmt: skip
 def test_parse_guess(text, measured, guess):
     assert parse_guess(text, measured) == guess
 

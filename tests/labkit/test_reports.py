@@ -44,20 +44,6 @@ def test_a_damaged_report_gets_one_line(content, capsys):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        {"predictions": [{k: GOOD[k] for k in ("claim", "question", "predicted", "measured")}]},
-        {"predictions": [GOOD | {"of_later": {"versions": [1]}}], "results": {"loss": float("nan")}},
-    ],
-)
-def test_a_report_of_another_version_counts(content, capsys):
-    write("other", content)
-    assert command.main(["claims"]) == 0
-    out = capsys.readouterr().out
-    assert "cannot be used" not in out and "1 reproduced" in out
-
-
-@pytest.mark.parametrize(
     "measured", [10**400, -(10**19), 1e308, float("nan"), float("inf"), "x\x1b[2Jy", "x" * 10_000, [1] * 10_000, "\ud800"]
 )  # fmt: skip
 def test_whatever_was_measured_can_be_shown(measured, capsys):

@@ -23,7 +23,6 @@ sys.meta_path.insert(0, Watch())
     ("package", "setting", "expected"),
     [
         ("phase1_tokens_embeddings.weights", {}, "5000"),
-        ("phase2_attention_kvcache.model", {}, "5000"),
         ("phase3_paged_attention.paging", {}, "5000"),
         ("phase4_scheduler.engine", {"OMP_WAIT_POLICY": "PASSIVE"}, "None"),
         ("phase5_real_gpu.kernels", {"GOMP_SPINCOUNT": "7"}, "7"),

@@ -21,11 +21,10 @@ from phase5_real_gpu.fused.fp8_kv_cache import fp8_problem
 from phase5_real_gpu.kernels import paged_decode, paged_prefill
 from phase5_real_gpu.kernels.gpu_runner import Recording
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
-from tests import properties
-from tests.properties import with_rules
+from tests.properties import plain_attention, with_rules
 
 DEVICE = "cuda" if HAS_TRITON and not INTERPRETED else "cpu"
-# Of bfloat16 the interpreter proves addresses and scales, and no more: it multiplies in float32, and cuts off.
+# Of bfloat16 the interpreter proves addresses, and no more: it multiplies in float32, and cuts off.
 DTYPES = [t for t in (torch.float32, torch.float16, torch.bfloat16) if not card_problem(t)]
 FP8 = torch.float8_e4m3fn
 # Blocks of NaN before and behind the pool. A table entry that points there is outside, and harmless.
@@ -38,22 +37,6 @@ TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 def bits(x: Tensor) -> Tensor:
     """The same memory as whole numbers: they compare NaN with NaN, and fp8 can be copied about."""
     return x.view(BITS[x.element_size()])
-
-
-def plain_attention(
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    scale: float | None = None,
-    window: int | None = None,
-    softcap: float | None = None,
-) -> Tensor:
-    """The definition in float64: q [n, H, D], the last n of the m tokens of keys, values [m, KV, D].
-
-    0 where there is no token to attend to.
-    """
-    rule = AttentionRule(q.shape[2] ** -0.5 if scale is None else scale, window, softcap)
-    return properties.plain_attention(q, keys, values, rule)
 
 
 @dataclass
@@ -78,8 +61,6 @@ class PagedCase:
     cache_dtype: torch.dtype | None = None
     seed: int = 0
     stretch: float = 1.0
-    k_scale: float = 1.0
-    v_scale: float = 1.0
     window: int | None = None
     softcap: float | None = None
     device: str = DEVICE
@@ -107,10 +88,7 @@ class PagedCase:
         self.q = (self.stretch * random(sum(self.query_lens), heads[0])).to(self.dtype).to(self.device)
         texts = [[random(c, heads[1]).to(self.dtype) for c in self.context_lens] for _ in range(2)]
         self.given = [[t.to(self.device) for t in of_kind] for of_kind in texts]  # before they are stored
-        self.stored = [
-            [(t.float() / scale).to(self.cache_dtype).to(self.device) for t in of_kind]
-            for of_kind, scale in zip(texts, (self.k_scale, self.v_scale))
-        ]
+        self.stored = [[t.to(self.cache_dtype).to(self.device) for t in of_kind] for of_kind in texts]
         # Views of one large tensor, as PagedKVCache has them: [k and v, layers, blocks, ...].
         shape = (2, 2, self.num_blocks + 2 * GUARD, self.block_size, self.kv_heads, self.dim)
         self.data = torch.full(shape, math.nan).to(self.cache_dtype).to(self.device)
@@ -133,14 +111,11 @@ class PagedCase:
         """The new tokens' part of keys or values, one request after the other."""
         return torch.cat([t[len(t) - n :] for t, n in zip(texts, self.query_lens)])
 
-    def block_tables(self, tail: int | None = None, dtype: torch.dtype = torch.int32) -> Tensor:
+    def block_tables(self, dtype: torch.dtype = torch.int32) -> Tensor:
         """[B, most blocks + 2]. Behind a request's blocks stand numbers that point outside the pool."""
         width = max(map(len, self.tables), default=0) + 2
         outside = [self.num_blocks + 1, -2, self.num_blocks, -1]
-        rows = [
-            t + [outside[(i + j) % 4] if tail is None else tail for j in range(width - len(t))]
-            for i, t in enumerate(self.tables)
-        ]
+        rows = [t + [outside[(i + j) % 4] for j in range(width - len(t))] for i, t in enumerate(self.tables)]
         return torch.tensor(rows, dtype=dtype, device=self.device).reshape(len(rows), width)
 
     def lens(self, dtype: torch.dtype = torch.int32) -> Tensor:
@@ -174,25 +149,21 @@ class PagedCase:
 
     # ------------------------------------------------------------------ kernels
 
-    def options(self) -> dict[str, float | None]:
-        """Scales of an fp8 cache are factors of the scores and of the results."""
-        scale = self.dim**-0.5 * self.k_scale
-        return dict(scale=scale, out_scale=self.v_scale, window=self.window, softcap=self.softcap)
-
     def decode(self, **options) -> Tensor:
         step = self.q, self.k_cache, self.v_cache, self.block_tables(), self.lens()
-        return paged_decode(*step, **self.options() | options)
+        return paged_decode(*step, window=self.window, softcap=self.softcap, **options)
 
     def prefill(self, **options) -> Tensor:
         tables = self.block_tables(), self.cu_query_lens, self.lens()
-        return paged_prefill(self.q, self.k_cache, self.v_cache, *tables, **self.options() | options)
+        step = self.q, self.k_cache, self.v_cache, *tables
+        return paged_prefill(*step, window=self.window, softcap=self.softcap, **options)
 
     def expected(self, scale: float | None = None) -> Tensor:
         """[N, H, D] in float64, from what is stored."""
         out = []
         for q, keys, values in zip(self.q.split(list(self.query_lens)), *self.stored):
-            keys, values = keys.double() * self.k_scale, values.double() * self.v_scale
-            out.append(plain_attention(q, keys, values, scale, self.window, self.softcap))
+            rule = AttentionRule(self.dim**-0.5 if scale is None else scale, self.window, self.softcap)
+            out.append(plain_attention(q, keys.double(), values.double(), rule))
         return torch.cat(out) if out else self.q.double()
 
     def assert_right(self, out: Tensor, scale: float | None = None) -> None:
@@ -234,18 +205,9 @@ def assert_near(got: Tensor, expected: Tensor, tolerance: float = 2e-5) -> None:
 @pytest.fixture(scope="session")
 def lab() -> SimpleNamespace:
     """What the test files of this folder share."""
-    return SimpleNamespace(
-        Case=PagedCase,
-        decode_case=decode_case,
-        paged_case=paged_case,
-        model_config=model_config,
-        plain_attention=plain_attention,
-        assert_near=assert_near,
-        bits=bits,
-        device=DEVICE,
-        tolerance=TOLERANCE,
-        guard=GUARD,
-    )
+    shared = (decode_case, paged_case, model_config, plain_attention, assert_near, bits)
+    names = {f.__name__: f for f in shared}
+    return SimpleNamespace(Case=PagedCase, device=DEVICE, tolerance=TOLERANCE, **names)
 
 
 @pytest.fixture

@@ -1,26 +1,27 @@
 """The kernels as machine code: that they compile for seven cards, fit, do not spill, and fetch ahead."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from labkit.errors import LabError
+from labkit.paths import ROOT
 from phase5_real_gpu import compile_report
 from phase5_real_gpu.compiling import Compiled, ahead_of_time, compile_cases
 from phase5_real_gpu.compiling.machine_code import KB, count_spills
-from phase5_real_gpu.story.compile_story import HOISTED, NOT_CAUGHT, PLAIN, UNALIGNED, dtype_for
+from phase5_real_gpu.story.compile_story import FIRST, HOISTED, NOT_CAUGHT, PLAIN, UNALIGNED, dtype_for
 
 pytest.importorskip("triton")
 
 pytestmark = pytest.mark.proof  # a compiler for each card: 20 s
 SHAPES = [
-    (case, 90)
-    for case in ("decode", "decode split", "prefill", "write KV", "decode window", "prefill window")
+    (c, 90) for c in ("decode", "decode split", "prefill", "write KV", "decode window", "prefill window")
 ]
 SHAPES += [("GEMM int8", 90), ("GEMM int4, 64 rows", 90), ("GEMM int4", 80), ("decode", 86)]
 SHAPES += [(case, capability) for capability in (75, 80, 100) for case in ("decode", "prefill")]
 # The checks take tables of int32 and int64. The interpreter does not mind mixing them; the compiler does, in a loop.
-MORE = (PLAIN, HOISTED, UNALIGNED, "decode int64", "prefill int64")
+MORE = (*FIRST, PLAIN, HOISTED, UNALIGNED, "decode int64", "prefill int64")
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,26 @@ def test_a_page_id_one_turn_early_and_aligned_pointers_are_worth_a_buffer(compil
     assert (by_case[PLAIN].buffers, max(by_case[PLAIN].waits)) == (1, 0)
     assert (by_case[HOISTED].buffers, max(by_case[HOISTED].waits)) == (2, 2)
     assert by_case["decode"].async_copies and not by_case[UNALIGNED].async_copies
+
+
+def test_the_chapters_quote_the_compiler(compiled):
+    """Their numbers are those of this compiler: where it changes, the chapters must."""
+    texts = {f.stem: f.read_text() for f in (ROOT / "phase5_real_gpu" / "chapters").glob("0*.md")}
+    by_case = {c.case: c for c in compiled if c.capability == 90}
+    scale, strided, transpose, one, three, decode, prefill = (
+        by_case[case] for case in (*FIRST, "decode", "prefill")
+    )
+    assert f"It reports {scale.registers}" in texts["01-programs"] and scale.wide_loads == 2
+    assert strided.wide_loads == 0 and transpose.shared == 32 * 32 * 4
+    latency = re.sub(r"\s+", " ", texts["03-latency"])
+    for c, stages in ((one, 1), (three, 3)):
+        row = f"| `num_stages={stages}` | {c.async_copies} | {c.buffers} | {c.shared // 1024} KiB | {c.registers} |"
+        assert row in latency
+    assert f"what {decode.registers} registers mean" in latency
+    assert f"{decode.registers} per thread · 128" in latency
+    assert f"| {decode.shared // 1024} KiB, and 1 KiB reserved |" in latency
+    assert decode.programs_per_multiprocessor == 3
+    assert f"the kernel takes {prefill.registers} registers per thread" in texts["05-prefill"]
 
 
 # ---------------------------------------------------------------------- reading code

@@ -17,19 +17,20 @@ from phase5_real_gpu.measuring.memory_step import numbers_between, step_bytes, w
 CACHES = {"L1": 32 * KIB, "L2": MIB, "L3": 32 * MIB}
 
 
-def write_caches(folder, entries):
-    for i, (level, kind, size) in enumerate(entries):
-        index = folder / f"index{i}"
-        index.mkdir(parents=True)
-        for name, text in (("level", level), ("type", kind), ("size", size)):
-            (index / name).write_text(text + "\n")
-
-
 def test_cache_sizes_as_linux_tells_them(tmp_path):
-    l1 = [("1", "Data", "48K"), ("1", "Instruction", "32K")]
-    write_caches(tmp_path, [*l1, ("2", "Unified", "1280K"), ("3", "Unified", "30M")])
-    assert cache_sizes(tmp_path) == {"L1": 48 * KIB, "L2": 1280 * KIB, "L3": 30 * MIB}
-    write_caches(tmp_path / "odd", [("one", "Data", "32K"), ("1", "Data", ""), ("1", "Data", "lots")])
+    kinds = [
+        ("1", "Data", "48K"),
+        ("1", "Instruction", "32K"),
+        ("2", "Unified", "1280K"),
+        ("3", "Unified", "30M"),
+    ]
+    odd = [("one", "Data", "32K"), ("1", "Data", ""), ("1", "Data", "lots")]
+    for folder, entries in (("linux", kinds), ("odd", odd)):
+        for i, entry in enumerate(entries):
+            (tmp_path / folder / f"index{i}").mkdir(parents=True)
+            for name, text in zip(("level", "type", "size"), entry):
+                (tmp_path / folder / f"index{i}" / name).write_text(text + "\n")
+    assert cache_sizes(tmp_path / "linux") == {"L1": 48 * KIB, "L2": 1280 * KIB, "L3": 30 * MIB}
     assert cache_sizes(tmp_path / "odd") == cache_sizes(tmp_path / "no such folder") == {}
 
 
@@ -38,20 +39,16 @@ def test_a_walk_touches_every_line_once_and_comes_back(size, seed):
     following = circle(size, seed)
     lines = len(following) // 8
     place, seen = 0, set()
-    for _ in range(lines):
-        assert place % 8 == 0
+    while place not in seen:
         seen.add(place)
         place = int(following[place])
-    assert place == 0 and len(seen) == lines == max(2, size // 64)
+    assert place == 0 and seen == {8 * line for line in range(lines)} and lines == max(2, size // 64)
 
 
 def test_reading_adds_up_and_jumping_jumps():
     numbers = memory_cpu.aligned_ones(1000)
-    assert numbers.ctypes.data % 64 == 0 and len(numbers) == 1000
-    assert memory_cpu._read(numbers, 3) == 3000
-    assert memory_cpu.read_speed(8 * KIB, seconds=0.001) > 0
+    assert numbers.ctypes.data % 64 == 0 and memory_cpu._read(numbers, 3) == 3000
     assert memory_cpu._jump(np.array([2, 0, 1]), 0, 4) == 2
-    assert memory_cpu.jump_time(8 * KIB, seconds=0.001) > 0
 
 
 @pytest.mark.parametrize(
@@ -132,16 +129,13 @@ def test_every_program_reads_what_it_should(blocks, programs, turns):
 
 @interpreted
 def test_jumps_of_a_gpu():
-    following = torch.from_numpy(circle(20 * 64))
+    following, out = torch.from_numpy(circle(20 * 64)), torch.zeros(1, dtype=torch.int64)
+    memory_gpu.jump_kernel[(1,)](out, following, 13)
     place = 0
     for _ in range(13):
         place = int(following[place])
-    out = torch.zeros(1, dtype=torch.int64)
-    memory_gpu.jump_kernel[(1,)](out, following, 13)
     assert int(out) == place
     assert all(size & (size - 1) == 0 for size in memory_gpu.sweep_sizes(MIB))
-    with pytest.raises(ValueError, match="a power of two from 4096 on"):
-        memory_gpu.sweep(torch.zeros(3 * 4096, dtype=torch.int32), 1, 1)
 
 
 # ---------------------------------------------------------------------- the script

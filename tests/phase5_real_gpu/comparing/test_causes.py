@@ -35,25 +35,25 @@ def evidence(mine, reference, cause) -> str:
     return next(f.trace.text for f in find_causes(mine, reference) if f.cause.name == cause)
 
 
+def itl(model, value, floor) -> Measurement:
+    return Measurement(f"itl-{model}-b1", value, "ms", "lower", floor, "bandwidth", {"dtype": "bfloat16"})
+
+
+HEALTHY = (
+    itl("gpt2", 0.35, 0.06), itl("tinyllama", 0.62, 0.5), itl("llama3-8b", 4.2, 3.7),
+    Measurement("ttft-tinyllama-isl10", 3.0, "ms", "lower", 0.5, "bandwidth", {"dtype": "bfloat16"}),
+    Measurement("ttft-tinyllama-isl4000", 22.0, "ms", "lower", 14.0, "arithmetic", {"dtype": "bfloat16"}),
+    Measurement("throughput-tinyllama-b1", 1500.0, "tok/s", "higher", 2000.0, "bandwidth"),
+    Measurement("throughput-tinyllama-b64", 60e3, "tok/s", "higher", 110e3, "bandwidth"),
+    Measurement("decode-b64-4k", 270.0, "us", "lower", 250.0, "bandwidth", {"dtype": "bfloat16"}),
+    Measurement("decode-b1-4k", 14.0, "us", "lower", 3.9, "bandwidth", {"dtype": "bfloat16"}),
+)  # fmt: skip
+
+
 def healthy_gpu(**fields) -> Reference:
     """What an H200 might report; made up, and consistent with itself."""
-
-    def itl(model, value, floor):
-        return Measurement(f"itl-{model}-b1", value, "ms", "lower", floor, "bandwidth", {"dtype": "bfloat16"})
-
-    rows = (
-        itl("gpt2", 0.35, 0.06),
-        itl("tinyllama", 0.62, 0.5),
-        itl("llama3-8b", 4.2, 3.7),
-        Measurement("ttft-tinyllama-isl10", 3.0, "ms", "lower", 0.5, "bandwidth", {"dtype": "bfloat16"}),
-        Measurement("ttft-tinyllama-isl4000", 22.0, "ms", "lower", 14.0, "arithmetic", {"dtype": "bfloat16"}),
-        Measurement("throughput-tinyllama-b1", 1500.0, "tok/s", "higher", 2000.0, "bandwidth"),
-        Measurement("throughput-tinyllama-b64", 60e3, "tok/s", "higher", 110e3, "bandwidth"),
-        Measurement("decode-b64-4k", 270.0, "us", "lower", 250.0, "bandwidth", {"dtype": "bfloat16"}),
-        Measurement("decode-b1-4k", 14.0, "us", "lower", 3.9, "bandwidth", {"dtype": "bfloat16"}),
-    )
     limits = Limits(4300.0, 4100.0, {"bfloat16": 750.0}, 4.0)
-    return report(*rows, **{"environment": GPU, "limits": limits, **fields})
+    return report(*HEALTHY, **{"environment": GPU, "limits": limits, **fields})
 
 
 def with_changed(reference: Reference, name: str, **fields) -> Reference:
@@ -216,8 +216,7 @@ def test_a_fixed_time_in_each_step():
 
 
 def test_evidence_knows_which_figures_it_explains():
-    mine = with_changed(healthy_gpu(), "decode-b64-4k", value=9.0)
+    mine = changed("decode-b64-4k", value=9.0)
     (finding,) = find_causes(mine)
     assert finding.explains("decode-b64-4k") and not finding.explains("itl-gpt2-b1")
-    capped = healthy_gpu(environment=GPU | {"gpu": CARD | {"power_limit_w": 350.0}})
-    assert find_causes(capped)[0].explains("itl-gpt2-b1")
+    assert find_causes(on_card(power_limit_w=350.0))[0].explains("itl-gpt2-b1")
