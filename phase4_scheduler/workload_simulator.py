@@ -32,9 +32,9 @@ def story(lab: Lab) -> None:
         raise LabError("--rate is 0: no request would ever come")
     cost = None if a.cost == "measured" else find_cost(a.cost)  # a bad name is told before anything runs
     trace = chapters.the_trace(lab) if a.trace else None
-    make_engine = chapters.engines(lab)
+    engines = chapters.engines(lab)
     chapters.three_patterns(lab)
-    fitted = chapters.the_clock(lab, make_engine)
+    fitted = chapters.the_clock(lab, *engines)
     recorded_story.the_truth(lab)
     server = chapters.make_server(lab, cost or fitted, trace)
     most = chapters.per_pattern(lab, server)

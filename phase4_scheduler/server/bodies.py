@@ -53,15 +53,13 @@ def check_parts(raw: bytes, context: int) -> None:
     text = np.frombuffer(raw.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
     outside = ~np.logical_xor.accumulate(text == ord('"'))
     found = {mark: np.count_nonzero(outside & (text == ord(mark))) for mark in "[{,"}
-    check_number("objects and lists", found["["] + found["{"], MOST_CONTAINERS)
-    check_number("items", found[","], MOST_ITEMS + context)
-
-
-def check_number(name: str, number: int, most: int) -> None:
-    if number > most:
-        raise HTTPException(
-            400, f"There was an error parsing the body: {number:,} {name}, and at most {most:,} are read"
-        )
+    for what, number, most in (
+        ("objects and lists", found["["] + found["{"], MOST_CONTAINERS),
+        ("items", found[","], MOST_ITEMS + context),
+    ):
+        if number > most:
+            why = f"{number:,} {what}, and at most {most:,} are read"
+            raise HTTPException(400, f"There was an error parsing the body: {why}")
 
 
 def validated(kind: type[RequestModel], data: Any) -> RequestModel:

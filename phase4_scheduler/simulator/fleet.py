@@ -10,7 +10,6 @@ the blocks whose names they share.
 from __future__ import annotations
 
 import gc
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,29 +24,7 @@ from phase4_scheduler.features.kv_events import KVEventBlockManager
 from phase4_scheduler.simulator.latency import RequestRecord
 from phase4_scheduler.simulator.routers import Router, least
 from phase4_scheduler.simulator.traffic import TrafficRequest
-from phase4_scheduler.simulator.virtual_time import ClockedEngine, ReplicaConfig
-
-
-class Replica(ClockedEngine):
-    """One engine of the fleet."""
-
-    def load(self, time: float) -> int:
-        """Requests in flight at that time. (Those of a step that is not over yet have their last tokens already.)"""
-        leaving = itertools.takewhile(lambda r: r.token_times[-1] > time, reversed(self.run.records))
-        return len(self.unfinished) + sum(1 for _ in leaving)
-
-    def take(self, arriving: TrafficRequest, number: int) -> None:
-        """Raises ValueError if it could never fit."""
-        # Its tokens are its number, over and over. The names of its blocks say what it shares.
-        isl, size = arriving.prompt_tokens, self.scheduler.block_manager.block_size
-        names = block_names(arriving, size)
-        own = range(len(names), (isl + arriving.output_tokens) // size)
-        self.add(arriving, number, [number] * isl, [*names, *(b"%d block %d" % (number, i) for i in own)])
-
-
-def block_names(request: TrafficRequest, block_size: int) -> tuple[bytes, ...]:
-    """Of the full blocks of a prompt that the traffic has names for, as its replica calls them."""
-    return tuple(name.to_bytes(8) for name in request.hash_ids[: request.prompt_tokens // block_size])
+from phase4_scheduler.simulator.virtual_time import ClockedEngine, ReplicaConfig, block_names
 
 
 @dataclass
@@ -60,7 +37,7 @@ class FleetRun:
         refused: arrivals of requests that could never fit, and why the first of them was refused.
     """
 
-    replicas: list[Replica]
+    replicas: list[ClockedEngine]
     records: list[RequestRecord] = field(default_factory=list)
     choices: list[int] = field(default_factory=list)
     refused: list[float] = field(default_factory=list)
@@ -121,11 +98,15 @@ def serve_fleet(
 ) -> FleetRun:
     """Serve all requests with `num_replicas` equal replicas, see `serve_replicas`."""
     manager = KVEventBlockManager if hasattr(router, "observe") else BlockManager
-    return serve_replicas(requests, [Replica.made_from(config, manager) for _ in range(num_replicas)], router)
+    return serve_replicas(
+        requests, [ClockedEngine.made_from(config, manager) for _ in range(num_replicas)], router
+    )
 
 
 @no_garbage_collection()
-def serve_replicas(requests: Iterable[TrafficRequest], replicas: list[Replica], router: Router) -> FleetRun:
+def serve_replicas(
+    requests: Iterable[TrafficRequest], replicas: list[ClockedEngine], router: Router
+) -> FleetRun:
     """Serve all requests.
 
     Args:
@@ -197,7 +178,7 @@ def serve_autoscaled(
     Returns:
         The run, and for each replica from when to when it is paid for, in seconds. The cold start is paid for.
     """
-    run = FleetRun([Replica.made_from(config) for _ in range(scaler.fewest)])
+    run = FleetRun([ClockedEngine.made_from(config) for _ in range(scaler.fewest)])
     serving = list(range(scaler.fewest))
     begun, ended = [0.0] * scaler.fewest, {}
     starting: list[tuple[float, int]] = []
@@ -216,7 +197,7 @@ def serve_autoscaled(
             if waiting > scaler.target * size:
                 for _ in range(min(scaler.most, math.ceil(waiting / scaler.target)) - size):
                     starting.append((look + scaler.cold_start, len(run.replicas)))
-                    run.replicas.append(Replica.made_from(config))
+                    run.replicas.append(ClockedEngine.made_from(config))
                     begun.append(look)
             look += scaler.every
         run.advance(request.arrival)

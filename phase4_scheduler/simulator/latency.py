@@ -15,6 +15,7 @@ Source: Zhong et al., "DistServe" (2024), section 2; vllm/benchmarks/serve.py fo
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,6 +79,49 @@ class RequestRecord:
     def meets(self, ttft_slo: float, tpot_slo: float) -> bool:
         """Whether it was served well enough: its TTFT and its TPOT are within the limits."""
         return self.ttft <= ttft_slo and self.tpot <= tpot_slo
+
+
+@dataclass
+class Run:
+    """What happened.
+
+    Attributes:
+        records: finished requests, in the order in which they finished.
+        refused: requests that could never fit, and why the first of them was refused.
+        times, durations: of each step, its begin and its length in seconds.
+        running, waiting: requests in each step.
+        usage: share of the KV blocks in use in each step.
+        in_system_seconds: seconds that requests spent in the system, all together, counted by the scheduler.
+        preemptions: of the whole run.
+        decode_steps, decode_seconds: of the steps without a prompt token.
+        waited: seconds in which requests waited, by what kept them out of the step: "max_num_seqs", "token budget" or
+            "KV cache".
+    """
+
+    records: list[RequestRecord] = field(default_factory=list)
+    refused: int = 0
+    refusal: str = ""
+    times: list[float] = field(default_factory=list)
+    durations: list[float] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+    usage: list[float] = field(default_factory=list)
+    in_system_seconds: float = 0.0
+    preemptions: int = 0
+    decode_steps: int = 0
+    decode_seconds: float = 0.0
+    waited: Counter[str] = field(default_factory=Counter)
+
+    def mean_usage(self, since: float = -np.inf, until: float = np.inf) -> float:
+        """KV usage, averaged over the time in which there was something to do."""
+        times = np.asarray(self.times)
+        window = (times >= since) & (times <= until)
+        weights = np.asarray(self.durations)[window]
+        return float(np.average(np.asarray(self.usage)[window], weights=weights)) if weights.sum() else 0.0
+
+    @property
+    def peak_usage(self) -> float:
+        return max(self.usage, default=0.0)
 
 
 def percentiles(values: Sequence[float] | np.ndarray, ranks: Sequence[float]) -> list[float]:

@@ -15,7 +15,7 @@ import numpy as np
 from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator.cost_model import CostModel, StepSize
 from phase4_scheduler.simulator.kernel_table import FOLDER, KernelTable, at_size, read_table
-from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest
+from phase4_scheduler.simulator.traffic import TrafficRequest
 from phase4_scheduler.simulator.virtual_time import ClockedEngine, ReplicaConfig, Run, simulate
 
 METRICS = ("TTFT", "TPOT", "E2E")
@@ -159,7 +159,7 @@ def serve_in_step(
     the fewest run, those that wait counted four times."""
     replica = ReplicaConfig(cost.own, config, num_blocks)
     ranks = [ClockedEngine.made_from(replica, async_scheduling=True) for _ in range(num_ranks)]
-    prompts, run, sent = PromptMaker(), Run(), 0
+    run, sent = Run(), 0
     now = end = 0.0  # the begin of the last step, when the next one is decided, and its end
     while sent < len(requests) or any(rank.scheduler.has_requests for rank in ranks):
         # 1. Requests that have arrived by now.
@@ -168,7 +168,7 @@ def serve_in_step(
         while sent < len(requests) and requests[sent].arrival <= now:
             rank = min(ranks, key=_load)
             rank.now = now
-            rank.add(requests[sent], sent, prompts.prompt(requests[sent], sent))
+            rank.take(requests[sent], sent)
             sent += 1
 
         # 2. Each rank decides its step; together they take as long as the table says.

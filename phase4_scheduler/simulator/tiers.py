@@ -20,8 +20,7 @@ from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import Request, SchedulerOutput
 from phase4_scheduler.features.kv_transfer import KVConnector, KVTransferScheduler
 from phase4_scheduler.simulator.cost_model import CostModel, StepSize
-from phase4_scheduler.simulator.fleet import Replica
-from phase4_scheduler.simulator.virtual_time import ReplicaConfig
+from phase4_scheduler.simulator.virtual_time import ClockedEngine, ReplicaConfig
 
 
 @dataclass
@@ -101,7 +100,7 @@ class TieredConnector(KVConnector):
         return seconds
 
 
-class TieredReplica(Replica):
+class TieredReplica(ClockedEngine):
     """A replica with levels behind its cache."""
 
     @classmethod

@@ -7,21 +7,20 @@ takes (see `cost_model.py`).
 The clock stands still between steps. If there is no request, it jumps to the next arrival.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Self
-
-import numpy as np
 
 from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig, SchedulerOutput
 from phase4_scheduler.simulator.cost_model import CostModel, StepSize
-from phase4_scheduler.simulator.latency import RequestRecord
-from phase4_scheduler.simulator.traffic import PromptMaker, TrafficRequest
+from phase4_scheduler.simulator.latency import RequestRecord, Run
+from phase4_scheduler.simulator.traffic import TRACE_BLOCK, PromptMaker, TrafficRequest
 
 ANSWER = 0  # the token that every step "samples"
 
@@ -29,49 +28,6 @@ ANSWER = 0  # the token that every step "samples"
 @cache
 def _answer_of(num_tokens: int) -> SamplingParams:
     return SamplingParams(max_tokens=num_tokens, ignore_eos=True)
-
-
-@dataclass
-class Run:
-    """What happened.
-
-    Attributes:
-        records: finished requests, in the order in which they finished.
-        refused: requests that could never fit, and why the first of them was refused.
-        times, durations: of each step, its begin and its length in seconds.
-        running, waiting: requests in each step.
-        usage: share of the KV blocks in use in each step.
-        in_system_seconds: seconds that requests spent in the system, all together, counted by the scheduler.
-        preemptions: of the whole run.
-        decode_steps, decode_seconds: of the steps without a prompt token.
-        waited: seconds in which requests waited, by what kept them out of the step: "max_num_seqs", "token budget" or
-            "KV cache".
-    """
-
-    records: list[RequestRecord] = field(default_factory=list)
-    refused: int = 0
-    refusal: str = ""
-    times: list[float] = field(default_factory=list)
-    durations: list[float] = field(default_factory=list)
-    running: list[int] = field(default_factory=list)
-    waiting: list[int] = field(default_factory=list)
-    usage: list[float] = field(default_factory=list)
-    in_system_seconds: float = 0.0
-    preemptions: int = 0
-    decode_steps: int = 0
-    decode_seconds: float = 0.0
-    waited: Counter[str] = field(default_factory=Counter)
-
-    def mean_usage(self, since: float = -np.inf, until: float = np.inf) -> float:
-        """KV usage, averaged over the time in which there was something to do."""
-        times = np.asarray(self.times)
-        window = (times >= since) & (times <= until)
-        weights = np.asarray(self.durations)[window]
-        return float(np.average(np.asarray(self.usage)[window], weights=weights)) if weights.sum() else 0.0
-
-    @property
-    def peak_usage(self) -> float:
-        return max(self.usage, default=0.0)
 
 
 @dataclass(frozen=True)
@@ -97,6 +53,12 @@ class ReplicaConfig:
     def serve(self, requests: Iterable[TrafficRequest]) -> Run:
         """`simulate` one such replica with these requests."""
         return simulate(requests, self.scheduler, self.num_blocks, self.cost, block_size=self.block_size)
+
+
+def block_names(request: TrafficRequest, block_size: int, blocks_per_name: int = 1) -> list[bytes]:
+    """Of the full blocks of a prompt that the traffic has names for, as its engine calls them."""
+    names = [name.to_bytes(8) + i.to_bytes(2) for name in request.hash_ids for i in range(blocks_per_name)]
+    return names[: request.prompt_tokens // block_size]
 
 
 class ClockedEngine:
@@ -161,6 +123,18 @@ class ClockedEngine:
         record.queued = self.now
         # It came during the last step, and has waited for its end.
         self.run.in_system_seconds += max(self.now, self._end) - arriving.arrival
+
+    def take(self, arriving: TrafficRequest, number: int, blocks_per_name: int = 1) -> None:
+        """As `add`, with a prompt that is made up: its number over and over. The names of its blocks say what it shares."""
+        isl, size = arriving.prompt_tokens, self.scheduler.block_manager.block_size
+        names = block_names(arriving, size, blocks_per_name)
+        own = range(len(names), (isl + arriving.output_tokens) // size)
+        self.add(arriving, number, [number] * isl, [*names, *(b"%d block %d" % (number, i) for i in own)])
+
+    def load(self, time: float) -> int:
+        """Requests in flight at that time. (Those of a step that is not over yet have their last tokens already.)"""
+        leaving = itertools.takewhile(lambda r: r.token_times[-1] > time, reversed(self.run.records))
+        return len(self.unfinished) + sum(1 for _ in leaving)
 
     def _finish(self, request: Request) -> None:
         record = self.unfinished.pop(request.request_id)
@@ -299,13 +273,12 @@ def simulate(
 
     Args:
         requests: in the order of their arrivals.
-        prompts: makes the prompts up.
+        prompts: makes the prompts up; None: a request's tokens are its number, and its hash ids name its blocks.
         cost, async_scheduling: see `ClockedEngine`.
 
     A request that could never fit is refused, as a server would do, and counted. The result depends on the
     arguments alone: the same seed, the same run.
     """
-    prompts = prompts or PromptMaker()
     replica = ReplicaConfig(cost, config, num_blocks, block_size, enable_prefix_caching)
     engine = ClockedEngine.made_from(replica, async_scheduling=async_scheduling)
     run = engine.run
@@ -313,7 +286,10 @@ def simulate(
         engine.advance(arriving.arrival)
         try:
             # Its prompt is made up only now: those of a long trace would not fit in memory.
-            engine.add(arriving, number, prompts.prompt(arriving, number))
+            if prompts is None:
+                engine.take(arriving, number, TRACE_BLOCK // block_size)
+            else:
+                engine.add(arriving, number, prompts.prompt(arriving, number))
         except ValueError as error:
             run.refused, run.refusal = run.refused + 1, run.refusal or str(error)
     engine.advance(math.inf)

@@ -17,7 +17,6 @@ from phase4_scheduler.simulator.cost_model import StepSize
 from phase4_scheduler.simulator.fleet import (
     Autoscaler,
     FleetRun,
-    Replica,
     ReplicaConfig,
     daily,
     serve_autoscaled,
@@ -30,6 +29,7 @@ from phase4_scheduler.simulator.planning import SLO, binding_limit
 from phase4_scheduler.simulator.routers import ROUTERS, LeastLoaded, LeastPerSpeed
 from phase4_scheduler.simulator.tiers import Tier, TieredReplica
 from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, draw_traffic, read_trace
+from phase4_scheduler.simulator.virtual_time import ClockedEngine
 from phase4_scheduler.story.capacity_story import conversations
 from phase4_scheduler.story.capacity_task import BLOCK_SIZE
 
@@ -243,7 +243,7 @@ def mixed_cards(lab: Lab) -> None:
         (f"and {CARDS_THERE} L4, to the least loaded", 1 + CARDS_THERE, LeastLoaded()),
         (f"and {CARDS_THERE} L4, to the least loaded per bandwidth", 1 + CARDS_THERE, LeastPerSpeed(speeds)),
     ):
-        replicas = [Replica.made_from(fleets["l4" if i else "h100"]) for i in range(number)]
+        replicas = [ClockedEngine.made_from(fleets["l4" if i else "h100"]) for i in range(number)]
         kept[name] = slo.kept_share(serve_replicas(traffic, replicas, router))
     alone, by_number, by_speed = kept.values()
     lab.predict(

@@ -38,12 +38,12 @@ from phase4_scheduler.simulator.virtual_time import simulate
 KIND_COLOURS = {"summarisation": BLUE, "chat": ORANGE, "code": GREEN}
 
 
-def engines(lab: Lab) -> Callable[..., LLMEngine]:
-    """Makes engines of one model. Raises LabError if its context leaves no room for the experiments."""
+def engines(lab: Lab) -> tuple[Callable[..., LLMEngine], int]:
+    """What makes engines of one model, and its context. Raises LabError if that leaves no room for the experiments."""
     model = load_model(lab.args.model, lab.args.dtype, lab.device)
     if (context := model.config.max_context) < 128:
         raise LabError(f"this model reads {context} tokens at most: 128 or more are needed")
-    return partial(LLMEngine, model, None)
+    return partial(LLMEngine, model, None), context
 
 
 def the_trace(lab: Lab) -> list[TrafficRequest]:
@@ -126,13 +126,13 @@ def draw_clusters(
     return fig
 
 
-def the_clock(lab: Lab, make_engine: Callable[..., LLMEngine]) -> FittedCost:
+def the_clock(lab: Lab, make_engine: Callable[..., LLMEngine], context: int) -> FittedCost:
     """Part 2: fit a clock to the engine, then let both serve the same traffic."""
     lab.title("A clock instead of a model: can it be trusted?")
     lab.say("""A step's length follows from its work: how many tokens, for how many requests, looking at how
         much context. So measure steps of the engine, find the prices, and let both serve the same traffic.""")
     a = lab.args
-    context = min(make_engine.args[0].config.max_context, 192 if lab.quick else 512)
+    context = min(context, 192 if lab.quick else 512)
     n = 10 if lab.quick else 48
     fitted = measure_cost(
         make_engine, context, n, lab.seed, f"{a.model}, {lab.device}, {a.dtype}",

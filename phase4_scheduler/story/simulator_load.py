@@ -70,7 +70,6 @@ def virtual_run(lab: Lab, server: ReplicaConfig, trace: list[TrafficRequest] | N
         kv_mean=run.mean_usage(), kv_peak=run.peak_usage, preemptions=run.preemptions, prefix_hit_rate=cached,
         refused=run.refused, steps=len(run.times),
     ))  # fmt: skip
-    lab.figure(draw_timeline(run, f"{what}; {server.cost.describe()}"), "traffic_timeline")
 
 
 def show_latencies(lab: Lab, felt: Latency, records: Sequence[RequestRecord], title: str) -> None:
@@ -226,29 +225,4 @@ def draw_stalls(whole: Stall, cut: Stall, where: str) -> Figure:
     ax.set_ylim(low, high * 3)  # room for the legend
     plain_numbers(ax, "y")
     ax.legend(loc="upper right", fontsize=9)
-    return fig
-
-
-def draw_timeline(run, server: str, seconds: float = 300.0) -> Figure:
-    """Running and waiting requests, and KV usage, around the first moment with the highest usage."""
-    times, usage = np.asarray(run.times), np.asarray(run.usage)
-    begin = max(0.0, times[int(usage.argmax())] - seconds / 2)
-    shown = (times >= begin) & (times <= begin + seconds)
-    fig, (left, right) = new_figure(
-        f"Arrivals come in waves: the cache is {run.mean_usage():.0%} full on average, "
-        f"{run.peak_usage:.0%} at the highest moment",
-        f"{seconds:g} s around that moment; {server}",
-        panels=2,
-    )
-    for values, colour, style, label in (
-        (run.running, BLUE, "-", "running"),
-        (run.waiting, ORANGE, "--", "waiting"),
-    ):
-        left.plot(times[shown], np.asarray(values)[shown], style, color=colour, linewidth=1.4, label=label)
-    left.set(xlabel="seconds", ylabel="requests", ylim=(0, None))
-    left.legend()
-    right.plot(times[shown], usage[shown], color=PURPLE, linewidth=1.4)
-    right.axhline(run.mean_usage(), color=INK, linestyle="--", linewidth=1.2)
-    right.text(begin, 0.03, "dashed: mean of the whole run", color=INK, fontsize=9)
-    right.set(xlabel="seconds", ylabel="KV usage, 0 to 1", ylim=(0, 1.02))
     return fig

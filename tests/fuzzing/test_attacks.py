@@ -1,4 +1,7 @@
-"""The attackers, as property-based tests: an example is the seed of a case. `make fuzz` runs them on new seeds."""
+"""The attackers, as property-based tests: an example is the seed of a case. `make fuzz` runs them on new seeds.
+
+Below: each finds what it is there to find where a part is broken.
+"""
 
 import os
 import random
@@ -9,7 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exercises.judging.verdict import Exercise, NotYet
+from phase3_paged_attention.paging import BlockManager
+from phase3_paged_attention.sharing import SwappingBlockManager, WindowedBlockManager
+from phase4_scheduler.features import faults
+from phase4_scheduler.features.faults import FaultIsolatingRunner
 from tests.fuzzing import answers, command_line, engine, hand_ins, http_bodies, model_files, signals
+from tests.fuzzing.command_line import complaint, options_of
+from tests.fuzzing.engine import try_engine
+from tests.fuzzing.model_files import CONTROL, what_is_wrong
 from tests.properties import unshrunk
 
 seeds = st.integers(0, 2**64 - 1)
@@ -37,3 +48,144 @@ test_options_of_scripts = pytest.mark.proof(attack(command_line.try_program, cas
 test_mistakes_in_right_answers = only_fuzz(attack(answers.try_answer, cases=20))
 test_hostile_hand_ins = only_fuzz(attack(hand_ins.try_class, cases=3))
 test_signals_at_any_moment = only_linux(only_fuzz(attack(signals.try_signal, cases=10)))
+
+
+# ------------------------------------------------------------------ the engine
+
+
+def skips_a_window_too_early(self, num_computed):
+    return max(0, num_computed - self.sliding_window + 1 + self.block_size) // self.block_size
+
+
+def brings_all_but_one_back(self, table, must_fit=0, swap_in=SwappingBlockManager.swap_in):
+    done = swap_in(self, table, must_fit)
+    if done:
+        self._copies.pop()
+    return done
+
+
+def restarts_nothing(self, output, run=FaultIsolatingRunner._run_one_by_one):
+    results = run(self, output)
+    self.to_restart = []
+    return results
+
+
+# Where a part is broken, and how; and cases of seed 7 that find it, those with the most findings first. A broken part shows only
+# where it changes a token, and which tokens are close depends on the processor's rounding: so there are several.
+FAULTS = {
+    "a generator is not put back": (faults, "rewind_generator", lambda request: None, [8, 28, 1, 5, 14]),
+    "unfilled blocks are found": (BlockManager, "uncache", lambda self, table, first=0: None, [28, 26, 23, 10]),
+    "a block leaves the window too early": (
+        WindowedBlockManager, "num_skipped_blocks", skips_a_window_too_early, [15, 2, 12, 3],
+    ),
+    "a block stays in the swap space": (SwappingBlockManager, "swap_in", brings_all_but_one_back, [18, 11, 16, 13]),
+    "requests count on what a failed one left": (FaultIsolatingRunner, "_run_one_by_one", restarts_nothing, [9, 1, 17, 2]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_broken_part_is_found(name, monkeypatch):
+    where, attribute, broken, cases = FAULTS[name]
+    monkeypatch.setattr(where, attribute, broken)
+    assert any(try_engine(random.Random(f"7 {case}")) for case in cases)
+
+
+@pytest.mark.parametrize("case", sorted({case for *_, cases in FAULTS.values() for case in cases[:2]}))
+def test_whatever_goes_wrong_the_others_get_what_they_get_alone(case):
+    """Forty requests: models, samplers and listeners that raise, aborts, Ctrl-C in any step, too little memory, swap, windows,
+    drafts. Each of these cases finds one of the broken parts above."""
+    assert try_engine(random.Random(f"7 {case}")) == []
+
+
+# ------------------------------------------------------------------ the judges of the others
+
+
+def refuse(message: str):
+    raise ValueError(message)
+
+
+def compute():
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("read", "finding"),
+    [
+        (lambda: {}["a"], "KeyError"),
+        (compute, "no answer in 1.0 s"),
+        (lambda: bytes(2 * 2**30), "MemoryError"),
+        (lambda: refuse(CONTROL), "no short line"),
+        (lambda: refuse("x" * 10_000), "no short line"),
+        (lambda: refuse(""), "no short line"),
+    ],
+    ids=["traceback", "hang", "memory", "control codes", "a book", "nothing said"],
+)
+def test_the_judge_finds_what_a_bad_reader_does(tmp_path, read, finding):
+    (found,) = what_is_wrong(lambda _: read(), tmp_path, sound=False, seconds=1.0)
+    assert finding in found
+
+
+@pytest.mark.parametrize(
+    ("code", "out", "err", "finding"),
+    [
+        (None, "", "", "does not end"),
+        (1, "", "Traceback (most recent call last):\nKeyError: 'a'", "KeyError"),
+        (120, "", "Exception ignored in: <stdout>", "Exception ignored"),
+        (130, "", 'Traceback\n  File "site-packages/torch"\nKeyboardInterrupt', "torch"),
+        (-9, "", "", "code -9"),
+        (-2, "", 'File "site-packages/torch"', "code -2"),
+        (0, "a\x1b[2J", "", "prints"),
+        (2, "", "error: \u202ex", "prints"),
+        (2, "", "", "0 characters"),
+        (2, "", "error: " + "x" * 5000, "5007 characters"),
+        (2, "", "error: a\nb", "2 lines"),
+    ],
+)
+def test_what_is_wrong_is_found(code, out, err, finding):
+    assert finding in complaint(code, out, err)
+
+
+def test_every_script_tells_its_options():
+    options = {name: dict(options_of(name)) for name in command_line.NAMES if "phase1" in name}
+    assert all({"--json", "--figures", "--predict"} <= set(known) for known in options.values())
+    assert options["phase1_tokens_embeddings.gpu_memory_equation"]["--kv"].startswith("{FP")
+
+
+SOURCE = """
+def clamp(x, low, high):
+    if x < low:
+        return low
+    return min(x, high)
+
+def never_called(x):
+    return x + 1
+"""
+CASES = ((2, 1, 3), 2), ((4, 1, 3), 3), ((0, 1, 3), 1)  # a careless grader forgets the last: below the limits
+AT_THE_LIMIT = "p1e1 clamp\n- if x < low:\n+ if x <= low:"
+NOT_BELOW = "p1e1 clamp\n- if x < low:\n- return low\n+ pass"
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("num_cases", "known", "finds"), [(3, "", {AT_THE_LIMIT}), (3, AT_THE_LIMIT, set()), (2, "", {NOT_BELOW})]
+)
+def test_what_a_grader_should_not_have_taken_is_found(monkeypatch, tmp_path, num_cases, known, finds):
+    def grade(clamp):
+        for args, expected in CASES[:num_cases]:
+            if clamp(*args) != expected:
+                raise NotYet("wrong")
+
+    (tmp_path / "known.txt").write_text(f"# Known.\n\n{known}\n= The same number either way.\n")
+    monkeypatch.setattr(answers, "RIGHT_ALL_THE_SAME", tmp_path / "known.txt")
+    monkeypatch.setattr(answers, "all_names", lambda: ["p1e1"])
+    monkeypatch.setattr(answers, "solution_source", lambda name, slips: SOURCE)
+    monkeypatch.setattr(answers, "find", lambda name: Exercise("p1e1", ("clamp",), grade))
+    answers.right_answer.cache_clear()
+    found = {
+        finding.removeprefix("accepted\n")
+        for case in range(20)
+        for finding in answers.try_answer(random.Random(case))
+    }
+    answers.right_answer.cache_clear()
+    assert finds <= found and (num_cases < 3 or found == finds)

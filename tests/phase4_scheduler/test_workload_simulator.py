@@ -10,7 +10,7 @@ from phase4_scheduler.story import recorded_story, simulator_chapters, simulator
 CLAIMS = {
     "four-patterns", "histogram-clusters", "kv-usage-alert", "chunked-prefill", "littles-law", "virtual-clock",
 }  # fmt: skip
-FIGURES = ("traffic_clusters", "recorded_runs", "traffic_timeline", "load_knee", "long_prompt_stall")
+FIGURES = ("traffic_clusters", "recorded_runs", "load_knee", "long_prompt_stall")
 FAST = ("--quick", "--model", "tales-draft")
 
 
