@@ -106,26 +106,9 @@ def take(answer: Answer, chunk: dict[str, Any]) -> None:
         answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
 
 
-async def send_all(
-    address: str,
-    bodies: Iterable[dict[str, Any]],
-    concurrency: int | None = None,
-    **options: Any,
-) -> list[Answer]:
-    """Answers to many requests, in the order of the requests.
-
-    Args:
-        concurrency: so many at a time; None: all of them.
-        options: of `complete`.
-    """
-    bodies = list(bodies)
-    connections = asyncio.Semaphore(concurrency or max(len(bodies), 1))
-
-    async def one(body: dict[str, Any]) -> Answer:
-        async with connections:
-            return await complete(address, body, **options)
-
-    return await asyncio.gather(*map(one, bodies))
+async def send_all(address: str, bodies: Iterable[dict[str, Any]], **options: Any) -> list[Answer]:
+    """Answers to many requests that are sent at once, in the order of the requests. options: of `complete`."""
+    return await asyncio.gather(*(complete(address, body, **options) for body in bodies))
 
 
 @dataclass

@@ -120,20 +120,15 @@ class Metrics:
             for name, (kind, text, label, values) in LABELLED.items()
             for value in values
         }
-        self._spec_decode, self._accepted_at = {}, []
-        if limits.num_speculative_tokens:
-            self._spec_decode = {
-                name: self._make(Counter, f"spec_decode_{name}", text) for name, text in SPEC_DECODE.items()
-            }
-            self._accepted_at = [
-                self._make(
-                    Counter,
-                    "spec_decode_num_accepted_tokens_per_pos",
-                    "Accepted draft tokens, by position.",
-                    position=str(i),
-                )
-                for i in range(limits.num_speculative_tokens)
-            ]
+        drafts, per_position = limits.num_speculative_tokens, "spec_decode_num_accepted_tokens_per_pos"
+        self._spec_decode = {
+            name: self._make(Counter, f"spec_decode_{name}", text)
+            for name, text in (SPEC_DECODE.items() if drafts else ())
+        }
+        self._accepted_at = [
+            self._make(Counter, per_position, "Accepted draft tokens, by position.", position=str(i))
+            for i in range(drafts)
+        ]
         self._rejected = beside._rejected if beside else Counter(
             "vllm:admission_rejections", "Requests refused since too many wait.", ["model_name", "reason"],
             registry=self.registry,

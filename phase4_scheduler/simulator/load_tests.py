@@ -86,13 +86,13 @@ def usage_at(run: Run, time: float) -> float:
     return run.usage[i] if i >= 0 and time <= run.times[i] + run.durations[i] else 0.0
 
 
-def ttft_by_usage(points: Sequence[LoadPoint], width: float = 0.05) -> list[tuple[float, float, int]]:
+def ttft_by_usage(points: Sequence[LoadPoint]) -> list[tuple[float, float, int]]:
     """(lower end of a bin of KV usage, p95 of the TTFT of requests that arrived then, how many they were)."""
     bins: dict[int, list[float]] = defaultdict(list)
     for usage, ttft in (arrival for p in points for arrival in p.arrivals):
-        bins[min(int(usage / width + 1e-9), round(1 / width) - 1)].append(ttft)
+        bins[min(int(20 * usage + 1e-9), 19)].append(ttft)  # 20 bins
     return [
-        (i * width, percentiles(ttfts, [95])[0], len(ttfts))
+        (i / 20, percentiles(ttfts, [95])[0], len(ttfts))
         for i, ttfts in sorted(bins.items())
         if len(ttfts) >= 30  # fewer have no p95 to speak of
     ]
@@ -137,14 +137,6 @@ class Stall:
         return cls(after, float(np.median(before)), max(gap for _, gap in after), long.ttft)
 
 
-def stall_traffic(
-    others: int, isl: int, osl: int, long_prompt: int, arrival: float, long_output: int = 8
-) -> list[TrafficRequest]:
-    """`others` short requests at time 0, and a long prompt later."""
-    short = [TrafficRequest(0.0, isl, osl, "others")] * others
-    return [*short, TrafficRequest(arrival, long_prompt, long_output, "long prompt")]
-
-
 def serve_stalled(
     server: ReplicaConfig,
     others: int,
@@ -167,8 +159,9 @@ def serve_stalled(
         max_num_batched_tokens=chunk or 2 * long_prompt + others + 1,
     )
     server = replace(server, scheduler=scheduler)
-    arrival = server.serve(stall_traffic(others, isl, osl, 1, 0.0)).times[after]
-    return Stall.of(server.serve(stall_traffic(others, isl, osl, long_prompt, arrival)).records)
+    short = [TrafficRequest(0.0, isl, osl, "others")] * others
+    arrival = server.serve([*short, TrafficRequest(0.0, 1, 8)]).times[after]
+    return Stall.of(server.serve([*short, TrafficRequest(arrival, long_prompt, 8)]).records)
 
 
 def predicted_stalls(

@@ -155,9 +155,7 @@ def faster(traffic: Sequence[TrafficRequest], factor: float) -> list[TrafficRequ
     return [replace(r, arrival=r.arrival / factor) for r in traffic]
 
 
-def bootstrap(
-    values: Sequence[float], statistic: Callable[[np.ndarray], float], draws: int = 400, seed: int = 0
-) -> tuple[float, float]:
+def bootstrap(values: Sequence[float], statistic: Callable[[np.ndarray], float]) -> tuple[float, float]:
     """The interval in which a statistic falls in 95 of 100 draws like this one.
 
     Neighbours in a queue share their fate, so they are drawn together: 25 stretches of consecutive requests, with
@@ -166,10 +164,10 @@ def bootstrap(
     Source: Künsch, "The Jackknife and the Bootstrap for General Stationary Observations" (1989).
     """
     stretches = np.array_split(np.asarray(values, dtype=float), min(25, len(values)))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     found = [
         statistic(np.concatenate([stretches[i] for i in rng.integers(len(stretches), size=len(stretches))]))
-        for _ in range(draws)
+        for _ in range(400)
     ]
     low, high = percentiles(found, (2.5, 97.5))
     return low, high

@@ -40,7 +40,8 @@ class Window:
         return self.tokens_per_step / self.step_seconds
 
 
-TURN = 4  # steps
+WARM_UP, TURN = 3, 4  # steps
+CONTEXT = 1024  # tokens
 
 
 def decode_in_turn(
@@ -48,7 +49,6 @@ def decode_in_turn(
     prompts: Sequence[Any],
     params: SamplingParams,
     steps: int,
-    warm_up: int = 3,
 ) -> dict[str, Window]:
     """Let each engine decode all these requests together for some steps, then send them away.
 
@@ -65,7 +65,7 @@ def decode_in_turn(
                 engine.add_request(str(i), prompt, params)
             while waiting:
                 waiting -= {output.request_id for output in engine.step()}
-            for _ in range(warm_up):
+            for _ in range(WARM_UP):
                 engine.step()
             before[name] = _drafts_so_far(engine)
         turns = -(-steps // TURN)
@@ -114,17 +114,17 @@ def expected_speedup(
 
 
 def computed_speedup(
-    model: CostModel, drafter: CostModel, users: int, num_drafts: int, accepted: float, context: int = 1024
+    model: CostModel, drafter: CostModel, users: int, num_drafts: int, accepted: float
 ) -> float:
     """The same by two cost models, without a measurement.
 
     Args:
-        users: requests that share the step. context: tokens of each.
+        users: requests of CONTEXT tokens that share the step.
         accepted: probability that a draft is accepted if those before it were.
     """
 
     def seconds(cost: CostModel, tokens: int) -> float:
-        size = StepSize.of([(context - 1, tokens)] * users)
+        size = StepSize.of([(CONTEXT - 1, tokens)] * users)
         return cost.seconds(size._replace(num_requests=users * tokens))  # each row needs scores
 
     shares = [accepted**i for i in range(1, num_drafts + 1)]

@@ -20,7 +20,7 @@ from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig, SchedulerOutput
 from phase4_scheduler.simulator.cost_model import CostModel, StepSize
 from phase4_scheduler.simulator.latency import RequestRecord, Run
-from phase4_scheduler.simulator.traffic import TRACE_BLOCK, PromptMaker, TrafficRequest
+from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest
 
 ANSWER = 0  # the token that every step "samples"
 
@@ -265,7 +265,6 @@ def simulate(
     cost: CostModel,
     *,
     block_size: int = 16,
-    prompts: PromptMaker | None = None,
     async_scheduling: bool = False,
     enable_prefix_caching: bool = True,
 ) -> Run:
@@ -273,7 +272,6 @@ def simulate(
 
     Args:
         requests: in the order of their arrivals.
-        prompts: makes the prompts up; None: a request's tokens are its number, and its hash ids name its blocks.
         cost, async_scheduling: see `ClockedEngine`.
 
     A request that could never fit is refused, as a server would do, and counted. The result depends on the
@@ -286,10 +284,7 @@ def simulate(
         engine.advance(arriving.arrival)
         try:
             # Its prompt is made up only now: those of a long trace would not fit in memory.
-            if prompts is None:
-                engine.take(arriving, number, TRACE_BLOCK // block_size)
-            else:
-                engine.add(arriving, number, prompts.prompt(arriving, number))
+            engine.take(arriving, number, TRACE_BLOCK // block_size)
         except ValueError as error:
             run.refused, run.refusal = run.refused + 1, run.refusal or str(error)
     engine.advance(math.inf)

@@ -94,11 +94,6 @@ FILES: dict[str, Callable[[Path], object]] = {
 }
 
 
-def write_answer(folder: Path, kind: str) -> None:
-    body = (BODIES | SLOW_BODIES)[kind]
-    hand_in(folder, of(kind, COUNT, f"def merge(tokens, pair, new_id):\n    {body}\n"))
-
-
 def grade_class(folder: Path, honest: int, answers: list[str], files: list[str]) -> list[dict[str, str]]:
     """The rows of grades.csv of a class: as many of each honest kind, and these hostile hand-ins."""
     for kind, cells in HONEST.items():
@@ -106,7 +101,8 @@ def grade_class(folder: Path, honest: int, answers: list[str], files: list[str])
         for number in range(1, honest):
             hand_in(folder, of(f"{kind}-{number}", *cells))
     for kind in answers:
-        write_answer(folder, kind)
+        body = (BODIES | SLOW_BODIES)[kind]
+        hand_in(folder, of(kind, COUNT, f"def merge(tokens, pair, new_id):\n    {body}\n"))
     for kind in files:
         FILES[kind](folder)
     with contextlib.redirect_stdout(io.StringIO()):

@@ -19,7 +19,7 @@ class RecordedStage:
         minute = next(m for m in faulty if m.cause == fault)
         recording, end = play((0.0, healthy), (20.0, minute), (40.0, healthy)), healthy.end
         self.fault = Fault()
-        self.night = Night(drill, int(end), fault, recording, end, 18.0, 20 + end, 38.0, 40 + end)
+        self.night = Night(drill, int(end), fault, recording, end, 18.0, 20 + end, 40 + end)
 
     def be_healthy(self): ...
     def break_down(self): ...

@@ -87,7 +87,7 @@ class Night:
         window: seconds of the healthy, the faulty and the recovered minute alike.
         cause: what the right answer is; "nothing" on a healthy night.
         healthy, faulty, recovered: the ends of these.
-        began: when the fault was put in. withdrawn: when it was taken out.
+        began: when the fault was put in.
     """
 
     drill: Drill
@@ -97,7 +97,6 @@ class Night:
     healthy: float = 0.0
     began: float = 0.0
     faulty: float = 0.0
-    withdrawn: float = 0.0
     recovered: float = 0.0
 
     @property
@@ -175,7 +174,6 @@ class Stage:
 
     def recover(self) -> None:
         """Take the fault out, and let a window pass."""
-        self.night.withdrawn = self.clock()
         self._scraped = self.usual
         self.load.change(self.usual.address, self.users)
         self._meanwhile.close()

@@ -31,18 +31,11 @@ def page_routes(engine: AsyncEngine, name: str, can_chat: bool) -> list[Route]:
     routes = [Route("/live", live)]
     for file in sorted(FOLDER.iterdir()):
         if file.suffix in KINDS:
-            path = PLACES.get(file.name, f"/page/{file.name}")
-            routes.append(Route(path, as_it_is(file)))
+            page = Response(
+                file.read_bytes(), media_type=KINDS[file.suffix], headers={"Cache-Control": "no-cache"}
+            )
+            routes.append(Route(PLACES.get(file.name, f"/page/{file.name}"), page, methods=["GET"]))
     return routes
-
-
-def as_it_is(file: Path):
-    content, kind = file.read_bytes(), KINDS[file.suffix]
-
-    async def answer(request: Request) -> Response:
-        return Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
-
-    return answer
 
 
 def figures(engine: AsyncEngine) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from phase4_scheduler.simulator.load_tests import capacity, serve_stalled
 from phase4_scheduler.simulator.parallel_cost import find_cost
 from phase4_scheduler.simulator.real_time import serve, size_of_event
 from phase4_scheduler.simulator.traffic import PromptMaker, draw_traffic, fit_lengths
-from phase4_scheduler.simulator.virtual_time import simulate
+from phase4_scheduler.simulator.virtual_time import ClockedEngine
 
 # ---------------------------------------------------------------------- experiments
 
@@ -86,7 +86,10 @@ def test_engine_and_virtual_time_decide_the_same_steps(make_engine):
             return 1.0
 
     config = SchedulerConfig(**limits, max_model_len=engine.model.config.max_context)
-    simulate(traffic, config, 18, Watch(), prompts=prompts)
+    clocked = ClockedEngine.made_from(ReplicaConfig(Watch(), config, 18))
+    for i, request in enumerate(traffic):
+        clocked.add(request, i, prompts.prompt(request, i))
+    clocked.advance(math.inf)
     assert [size_of_event(event) for event in events] == virtual
     assert any(event["preempted"] for event in events)
     assert sorted(len(r.token_times) for r in records) == sorted(r.output_tokens for r in traffic)
