@@ -10,11 +10,5 @@ from phase4_scheduler.assembly.build import (
 from phase4_scheduler.assembly.feature import Feature, find_features
 
 __all__ = [
-    "Feature",
-    "build_core",
-    "find_features",
-    "load_engine",
-    "load_model",
-    "load_tokenizer",
-    "split_settings",
-]
+    "Feature", "build_core", "find_features", "load_engine", "load_model", "load_tokenizer", "split_settings",
+]  # fmt: skip

@@ -86,25 +86,25 @@ def usage_at(run: Run, time: float) -> float:
     return run.usage[i] if i >= 0 and time <= run.times[i] + run.durations[i] else 0.0
 
 
-def ttft_by_usage(points: Sequence[LoadPoint]) -> list[tuple[float, float, int]]:
-    """(lower end of a bin of KV usage, p95 of the TTFT of requests that arrived then, how many they were)."""
+def ttft_by_usage(points: Sequence[LoadPoint]) -> list[tuple[float, float]]:
+    """(lower end of a bin of KV usage, p95 of the TTFT of requests that arrived then)."""
     bins: dict[int, list[float]] = defaultdict(list)
     for usage, ttft in (arrival for p in points for arrival in p.arrivals):
         bins[min(int(20 * usage + 1e-9), 19)].append(ttft)  # 20 bins
     return [
-        (i / 20, percentiles(ttfts, [95])[0], len(ttfts))
+        (i / 20, percentiles(ttfts, [95])[0])
         for i, ttfts in sorted(bins.items())
         if len(ttfts) >= 30  # fewer have no p95 to speak of
     ]
 
 
-def alarming_usage(bins: Sequence[tuple[float, float, int]]) -> float | None:
+def alarming_usage(bins: Sequence[tuple[float, float]]) -> float | None:
     """Lower end of the first bin from which on TTFT stays above twice its value at less than half usage."""
-    calm = [ttft for usage, ttft, _ in bins if usage < 0.5]
+    calm = [ttft for usage, ttft in bins if usage < 0.5]
     if not calm:
         return None
     bad = itertools.takewhile(lambda bin: bin[1] >= 2 * np.median(calm), reversed(bins))
-    return min((usage for usage, _, _ in bad), default=None)
+    return min((usage for usage, _ in bad), default=None)
 
 
 # ---------------------------------------------------------------------- one long prompt among many

@@ -104,8 +104,8 @@ def load_sweep(lab: Lab, server: ReplicaConfig, most: float) -> None:
     alarm = load_tests.alarming_usage(bins)
     longest = max(r.prompt_tokens for r in draw_traffic(a.pattern, 2000, 1.0, seed=lab.seed))
     if alarm is not None:
-        calm = float(np.median([t for u, t, _ in bins if u < 0.5]))
-        worse = next(t for u, t, _ in bins if u >= alarm - 1e-9)
+        calm = float(np.median([t for u, t in bins if u < 0.5]))
+        worse = next(t for u, t in bins if u >= alarm - 1e-9)
         lab.predict(
             claim="kv-usage-alert",
             question="KV usage at the moment of arrival from which on TTFT (p95) explodes",
@@ -157,7 +157,7 @@ def long_prompt(lab: Lab, server: ReplicaConfig) -> None:
 
 # ---------------------------------------------------------------------- figures
 
-Bins = Sequence[tuple[float, float, int]]  # see `ttft_by_usage`
+Bins = Sequence[tuple[float, float]]  # see `ttft_by_usage`
 
 
 def draw_load(points: Sequence[LoadPoint], bins: Bins, alarm: float | None, server: str) -> Figure:
@@ -193,7 +193,7 @@ def draw_load(points: Sequence[LoadPoint], bins: Bins, alarm: float | None, serv
     )
     middle.legend(loc="upper left")
 
-    usage, ttft = [u for u, _, _ in bins], [t for _, t, _ in bins]
+    usage, ttft = [u for u, _ in bins], [t for _, t in bins]
     high = [alarm is not None and u >= alarm - 1e-9 for u in usage]
     right.plot([u + 0.025 for u in usage], ttft, color=GREY, linewidth=1.2)
     right.scatter([u + 0.025 for u in usage], ttft, color=[RED if h else BLUE for h in high], zorder=3)

@@ -11,10 +11,4 @@ from phase4_scheduler.features.kv_transfer.connector import KVConnector, KVTrans
 from phase4_scheduler.features.kv_transfer.core import KVTransfer, KVTransferCore
 from phase4_scheduler.features.kv_transfer.scheduler import KVTransferScheduler
 
-__all__ = [
-    "KVConnector",
-    "KVTransfer",
-    "KVTransferCore",
-    "KVTransferParams",
-    "KVTransferScheduler",
-]
+__all__ = ["KVConnector", "KVTransfer", "KVTransferCore", "KVTransferParams", "KVTransferScheduler"]
