@@ -21,6 +21,8 @@ from web.texts import read_contents
 
 glossary = cache(read_glossary)  # once, for all pages
 WORDS_A_MINUTE = 200  # the maps of the phases count with as many
+NO_PROSE = (nodes.title, nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.reference, nodes.raw,
+            nodes.thead, pending_xref)  # fmt: skip
 LOG = getLogger(__name__)  # a warning ends the build: build.py asks Sphinx for that
 
 
@@ -86,18 +88,7 @@ def prose(text: nodes.Text) -> bool:
     """Running text: no heading, code, link or caption."""
     node: Any = text.parent
     while not isinstance(node, nodes.document):
-        if isinstance(
-            node,
-            nodes.title
-            | nodes.literal
-            | nodes.literal_block
-            | nodes.math
-            | nodes.math_block
-            | nodes.reference
-            | pending_xref
-            | nodes.raw
-            | nodes.thead,
-        ):
+        if isinstance(node, NO_PROSE):
             return False
         node = node.parent
     return True

@@ -136,16 +136,9 @@ def main() -> None:
         raise SystemExit(f"{args.text} gives {len(ids):,} tokens: at least {4 * CONTEXT:,} are needed")
 
     torch.manual_seed(args.seed)
-    config = GPT2Config(
-        vocab_size=tok.vocab_size,
-        n_positions=CONTEXT,
-        resid_pdrop=DROPOUT,
-        embd_pdrop=DROPOUT,
-        attn_pdrop=0.0,
-        bos_token_id=tok.eos_token_id,
-        eos_token_id=tok.eos_token_id,
-        **PRESETS[args.preset],
-    )
+    sizes = PRESETS[args.preset] | dict(vocab_size=tok.vocab_size, n_positions=CONTEXT)
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id"), tok.eos_token_id)
+    config = GPT2Config(**sizes, **ends, resid_pdrop=DROPOUT, embd_pdrop=DROPOUT, attn_pdrop=0.0)
     model = GPT2LMHeadModel(config).to(device)
     optimizers = make_optimizers(model)
     loss_of = make_loss(model, device, compiled=not args.no_compile)

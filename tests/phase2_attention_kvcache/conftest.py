@@ -44,14 +44,11 @@ def make_gpt2(tmp_path_factory):
     return make
 
 
-@pytest.fixture
-def other_model(tmp_path):
+@pytest.fixture(scope="session")
+def other_model(make_gpt2):
     """A model with random weights, and more logits than its tokenizer has tokens, as some models have."""
-    tok = BPETokenizer.train(["the cat and the dog and the cow " * 9], vocab_size=280)
-    torch.manual_seed(0)
-    config = GPT2Config(
-        n_layer=1, n_embd=16, n_head=2, n_positions=128, vocab_size=280, bos_token_id=279, eos_token_id=279
+    folder, _ = make_gpt2(vocab_size=290, n_layer=1, n_embd=16, n_head=2)
+    BPETokenizer.train(["the cat and the dog and the cow " * 9], vocab_size=280).save(
+        folder / "tokenizer.json"
     )
-    GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
-    tok.save(tmp_path / "model" / "tokenizer.json")
-    return str(tmp_path / "model")
+    return str(folder)

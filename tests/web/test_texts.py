@@ -112,7 +112,7 @@ def test_terms_are_found_in_their_forms(name, found, not_found):
     assert not any(form.fullmatch(word) for word in not_found.split())
 
 
-def test_only_the_first_use_and_the_longer_term(monkeypatch):
+def test_only_the_first_use_and_the_longer_term():
     entries = [
         Entry((n,), "m", f, n.lower())
         for n, f in (("Cache", "a"), ("KV cache", "b"), ("Block", "a"), ("Block", "b"))

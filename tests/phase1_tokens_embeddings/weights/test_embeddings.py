@@ -66,11 +66,7 @@ def test_broken_folders_are_refused(tmp_path, gpt2_folder, tokenizer):
     refused({wte: None}, "holds no embedding table")
     refused({wte: torch.ones(303)}, r"F32 \[303\]: a table of floats")
     refused({wte: torch.ones(303, 24, dtype=torch.int64)}, "I64")
-    refused({wte: torch.ones(0, 24)}, "a table of floats")
     refused({wpe: torch.ones(16, 23)}, "token vectors have 24 numbers, position vectors 23")
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(ValueError, match="not a sound safetensors file"):
-        load_embeddings(tmp_path)
 
 
 # ------------------------------------------------------------------ the input matrix
