@@ -12,7 +12,13 @@ from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights import SHAPES
 from phase1_tokens_embeddings.weights.embeddings import load_embeddings, pca_2d
-from phase2_attention_kvcache.model import NoCache, SamplingParams, Transformer, generate_cached
+from phase2_attention_kvcache.model import (
+    NoCache,
+    SamplingParams,
+    Transformer,
+    generate_cached,
+    generate_naive,
+)
 from phase2_attention_kvcache.model.truncation import to_probs
 from phase2_attention_kvcache.story.heads_at_work import weights_of
 from phase2_attention_kvcache.story.inside_the_tower import guesses_by_layer
@@ -177,6 +183,10 @@ def test_attention_of_every_head_on_a_text_of_the_readers(piece_on, tok, model):
         assert float(shown(piece, "weight")) == pytest.approx(
             float(weights[layer][head, query, key]), abs=6e-4
         )
+        assert shown(piece, "sum") == "1.00"
+    piece.locator('[data-token="3"]').hover()  # a word: what it attends to most
+    assert float(shown(piece, "weight")) == pytest.approx(float(weights[5][3, 3].max()), abs=6e-4)
+    assert piece.locator(".cell.future").count() == len(ids) * (len(ids) - 1) // 2
     piece.get_by_label("text").fill("the king " * 50)
     piece.get_by_text("Only the first 40 of").wait_for()
 
@@ -208,11 +218,18 @@ def test_decoding_on_a_prompt_of_the_readers(piece_on, tok, model):
         assert shown(piece, "said") == moment.said
         assert int(shown(piece, "naive now")) == moment.computed_naive
         assert int(shown(piece, "cached now")) == moment.computed_cached
+        assert float(shown(piece, "used")) == pytest.approx(moment.bytes_used / 1000, abs=0.06)
         assert float(shown(piece, "reserved")) == pytest.approx(moment.bytes_reserved / 1000, abs=0.06)
+        for row, places in (("naive", moment.computed_naive), ("cached", moment.room)):
+            assert piece.locator(f'[data-row="{row}"] .cell').count() == places
         assert "was computed once" in shown(piece, "invariant")
         assert float(shown(piece, "ms naive")) >= 0 and float(shown(piece, "ms cached")) >= 0
         if step < 15:
             piece.locator('[data-do="forward"]').click()
+    for way, generate in (("naive", generate_naive), ("cached", generate_cached)):  # what phase 2 counts
+        computed = generate(model, tok.encode("The cat looked at"), 16).computed_tokens
+        assert int(shown(piece, f"{way} in all")) == computed
+    assert {moment.room for moment in run.moments} == {8, 16, 32}  # it doubles
     piece.locator('[data-row="cached"] [data-token="2"]').dispatch_event("mouseenter")
     numbers = re.search(r"begins with (.*?) \(", shown(piece, "detail"))[1].split(", ")
     assert [float(x) for x in numbers] == pytest.approx(run.keys[2], abs=0.011)
