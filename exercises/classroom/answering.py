@@ -7,13 +7,11 @@ The fork with the answer writes a transcript (exercises/judging/transcript.py). 
 replays it: its verdict counts.
 """
 
-import ast
-import hashlib
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import nbformat
@@ -21,14 +19,11 @@ import nbformat
 from exercises import grading
 from exercises.classroom.room import shut_in
 from exercises.judging import transcript
-from exercises.judging.plain_runs import parsed, run_cells, without_magic
+from exercises.judging.plain_runs import run_cells, without_magic
 from exercises.judging.registry import find
 from exercises.judging.sandbox import calm_down, died, judge, limit_memory, run_apart
-from exercises.judging.sources import cut, source_of
 from exercises.judging.transcript import Player, Recorder, decoded
 from exercises.judging.verdict import Exercise, NotAttempted, NotYet, Verdict
-
-LONG_ENOUGH = 6  # lines beyond the stub: shorter answers are alike by nature
 
 
 def recorded(exercise: Exercise, answers: Sequence[Any]) -> tuple[Verdict, list[str]]:
@@ -77,15 +72,15 @@ def _defined_by(exercise: Exercise, cells: list[str]) -> dict[str, Any]:
     return names
 
 
-def replay_answer(name: str, cells: list[str], told: bytes) -> bytes:
-    """The verdict that counts, and what the learner wrote: for the comparison with others."""
+def replay_answer(name: str, told: bytes) -> bytes:
+    """The verdict that counts, and whether the answer's process claimed another one."""
     first, *lines = told.decode().split("\n")
     claimed = Verdict(**{field: str(text)[:3000] for field, text in json.loads(first).items()})
     verdict = claimed
     if claimed.state not in ("not yet", "not attempted"):
         verdict = replayed(find(name), lines)
     forged = verdict is not claimed and verdict.state != "correct"
-    return json.dumps({"verdict": asdict(verdict), "forged": forged, "code": code_of(name, cells)}).encode()
+    return json.dumps({"verdict": asdict(verdict), "forged": forged}).encode()
 
 
 def result_of(name: str, cells: list[str], isolated: bool) -> dict[str, Any]:
@@ -94,36 +89,14 @@ def result_of(name: str, cells: list[str], isolated: bool) -> dict[str, Any]:
     told, code, called = run_apart(
         partial(run_answer, name, cells), seconds, prepare=shut_in if isolated else calm_down
     )
-    if not told:
-        return {"verdict": asdict(died(code, seconds, called)), "forged": False, "code": ""}
-    found, _, _ = run_apart(partial(replay_answer, name, cells, told), 2 * seconds + 10, prepare=limit_memory)
-    if found:
-        return json.loads(found)
-    says = "Its results could not be judged within time and memory."
-    return {"verdict": asdict(Verdict("not yet", "unusable-result", says)), "forged": False, "code": ""}
-
-
-# ------------------------------------------------------------------ whose code is it?
-
-
-def code_of(name: str, cells: Iterable[str]) -> str:
-    """A hash of the functions and classes that an exercise asks for, without comments and layout; "" for a short answer."""
-    code = _definitions(name, cells)
-    stub = _definitions(name, [cut(source_of(name).read_text(encoding="utf-8")).student])
-    if code.count("\n") - stub.count("\n") < LONG_ENOUGH:
-        return ""
-    return hashlib.sha256(code.encode("utf-8", "replace")).hexdigest()
-
-
-@cache
-def code_of_solution(name: str) -> str:
-    return code_of(name, [cut(source_of(name).read_text(encoding="utf-8")).solution])
-
-
-def _definitions(name: str, cells: Iterable[str]) -> str:
-    trees = [tree for cell in cells if (tree := parsed(without_magic(cell)))]
-    parts = [n for tree in trees for n in tree.body if getattr(n, "name", "") in find(name).asks]
-    return "\n".join(map(ast.unparse, parts))
+    verdict = died(code, seconds, called)
+    if told:
+        found, _, _ = run_apart(partial(replay_answer, name, told), 2 * seconds + 10, prepare=limit_memory)
+        if found:
+            return json.loads(found)
+        says = "Its results could not be judged within time and memory."
+        verdict = Verdict("not yet", "unusable-result", says)
+    return {"verdict": asdict(verdict), "forged": False}
 
 
 def main(isolated: bool) -> None:

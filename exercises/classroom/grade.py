@@ -1,13 +1,11 @@
 """`lab grade FOLDER`: run every answer of every submission again, and say what came out."""
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from exercises.classroom.answering import code_of_solution
 from exercises.classroom.room import Room
 from exercises.classroom.submission import Answer, Submission, is_solution_notebook
 from exercises.judging.verdict import Verdict
@@ -23,7 +21,6 @@ class Graded:
     answer: Answer
     verdict: Verdict
     look_at: list[str] = field(default_factory=list)
-    code: str = ""  # a hash, to compare learners by
 
     @property
     def solved(self) -> bool:
@@ -62,7 +59,6 @@ def grade(
         workers.shutdown(wait=False, cancel_futures=True)
         for room in rooms:
             room.close(for_good=True)
-    _compare_learners(found)
     return found
 
 
@@ -79,20 +75,4 @@ def _graded(submission: Submission, name: str, result: dict[str, Any] | None) ->
         graded.look_at.append(f"noted as solved, but graded again: {verdict.diagnosis}")
     if is_solution_notebook(name, answer.cells):
         graded.look_at.append("is the solution notebook, copied")
-    elif result["code"] and result["code"] == code_of_solution(name):
-        graded.look_at.append("is the solution" + " (hint 4 showed it)" * (answer.hints >= 4))
-    else:
-        graded.code = result["code"]
     return graded
-
-
-def _compare_learners(graded: list[Graded]) -> None:
-    """Answers of two learners that are the same but for comments and layout."""
-    alike: dict[tuple[str, str], list[Graded]] = defaultdict(list)
-    for one in graded:
-        if one.code:
-            alike[one.exercise, one.code].append(one)
-    for group in alike.values():
-        for one in group:
-            if others := [other.learner for other in group if other is not one]:
-                one.look_at.append(f"is the same as that of {', '.join(others)}")

@@ -45,8 +45,11 @@ def run_cells(
 
 def without_magic(cell: str) -> str:
     """A cell without Jupyter's own commands, which are not Python. A line of arithmetic may begin with % and stays."""
-    if parsed(cell) is not None:
+    try:
+        ast.parse(cell)
         return cell
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # not Python, or too deep to be parsed
+        pass
     if cell.lstrip().startswith("%%"):
         cell = cell.lstrip().partition("\n")[2]  # %%time and its like: the rest is Python
     try:
@@ -54,13 +57,3 @@ def without_magic(cell: str) -> str:
     except SyntaxError:
         return cell
     return re.sub(r"^( *)([\w, ]+= *)?get_ipython\(\)\..*", r"\1pass", python, flags=re.MULTILINE)
-
-
-def parsed(cell: str) -> ast.Module | None:
-    """The syntax tree of a cell; None if it is not Python."""
-    try:
-        tree = ast.parse(cell)
-        ast.dump(tree)  # too deep to be walked through
-        return tree
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None

@@ -13,11 +13,10 @@ import pytest
 from rich.console import Console
 
 from exercises.classroom import commands, report, room
-from exercises.classroom.answering import code_of
 from exercises.classroom.grade import Graded, grade
 from exercises.classroom.room import Room
 from exercises.classroom.submission import Answer, Submission, cells_of_answer
-from exercises.judging.sources import all_names, solution_of, source_of
+from exercises.judging.sources import all_names, source_of
 from exercises.judging.verdict import Verdict
 from exercises.publishing.build_notebooks import SOLUTION, build_solution
 from labkit.command import main as lab
@@ -25,7 +24,6 @@ from labkit.paths import ROOT
 from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE, hand_in, notebooks, of
 from tests.fuzzing import hand_ins
 
-RENAMED = solution_of("p1e1_pairs").replace("merged = []", "merged = []  # mine").replace("i +=", "i +=  ")
 NEVER_CHECKED = (
     'hint("p1e1_pairs")\ndef merge(*args):\n    return []\ncheck("p1e1_pairs", count_pairs, merge)'
 )
@@ -59,25 +57,18 @@ def table(folder):
 
 
 CLASS = {  # by learner: cells, what was noted, the mistake or the state, what to look at
-    "ada": (
-        (COUNT, MERGE),
-        {"solved": True, "tries": 2, "hints": 1},
-        "correct",
-        "is the same as that of gus",
-    ),
+    "ada": ((COUNT, MERGE), {"solved": True, "tries": 2, "hints": 1}, "correct", ""),
     "ben": ((COUNT_ONCE, MERGE), {"tries": 4}, "pairs-counted-once", ""),
     "cleo": ((OWN_FILE, COUNT, "%timeit 1\n" + NEVER_CHECKED, MERGE.replace("out", "o")), {}, "correct", ""),
     "dora": (("1 / 0", COUNT, MERGE.replace("first", "one")), {"solved": True}, "correct", ""),
     "emil": (("def count_pairs(tokens)\n    return {}",), {}, "raises", ""),
-    "fred": ((COUNT, MERGE.replace("list(tokens)", "tokens")), {}, "merge-changes-its-input", ""),
-    "gus": ((COUNT, "# mine", MERGE), {}, "correct", "is the same as that of ada"),
+    "fred": ((COUNT, MERGE.replace("list(tokens)", "tokens")), {}, "changes-its-input", ""),
     "ivy": (
         ("from phase1_tokens_embeddings.tokens.bpe import merge_pair as merge", COUNT),
         {"solved": True},
         "borrowed",
         "noted as solved, but graded again: borrowed",
     ),
-    "jon": ((RENAMED,), {"hints": 4}, "correct", "is the solution (hint 4 showed it)"),
     "una": (("from exercises.phase1.e1_pairs import merge", COUNT), {}, "raises", ""),
 }
 
@@ -182,8 +173,7 @@ def test_all_solutions_pass_and_are_known_as_solutions(rooms):
         [Submission(learner="sol", answers={n: Answer(cells=c) for n, c in cells.items()})], rooms(2)
     )
     assert [one for one in graded if not one.solved] == []
-    told = {one.exercise for one in graded if any("is the solution" in look for look in one.look_at)}
-    assert told == set(all_names())
+    assert {one.look_at[0] for one in graded} == {"is the solution notebook, copied"}
 
 
 # ------------------------------------------------------------------ commands and tables
@@ -231,10 +221,3 @@ def test_the_table_fits_into_60_columns(capsys):
 def test_a_table_for_a_spreadsheet_holds_no_formula():
     one = Graded("=cmd()", "p1e1_pairs", Answer(cells=[]), Verdict("correct", says="\ud800"))
     assert "'=cmd()" in report.as_csv([one], [])
-
-
-@pytest.mark.parametrize(
-    "cell", ["def merge(tokens, pair, new_id):\n    return tokens\n", "(" * 10_000, "-" * 10_000 + "1", "\0"]
-)
-def test_short_answers_are_no_copies(cell):
-    assert code_of("p1e1_pairs", [COUNT_ONCE, cell]) == ""
