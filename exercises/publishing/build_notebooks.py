@@ -11,7 +11,6 @@ Byte for byte the same at every run: cells have fixed ids, and nothing of the ma
 import argparse
 import hashlib
 import json
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ import jupytext
 import nbformat
 from nbclient.exceptions import CellExecutionError
 
-from exercises.judging.sources import all_names, all_sources, cut, name_of, source_of, title_of
+from exercises.judging.sources import all_names, cut, name_of, source_of
 from exercises.publishing.notebook_runs import Client, read_notebook
 from labkit.catalog import SCRIPTS
 from labkit.errors import LabError
@@ -125,16 +124,6 @@ def fingerprint(nb: nbformat.NotebookNode) -> str:
 def companions() -> list[Path]:
     """The notebooks beside the phases."""
     return [NOTEBOOKS / f"{phase}.ipynb" for phase in SCRIPTS]
-
-
-def link_exercises(nb: nbformat.NotebookNode) -> None:
-    """Put the exercises of today where a companion's last cell lists them."""
-    last = nb.cells[-1]
-    links = re.compile(r"^- \[.+\]\(exercises/p(\d)\w+\.ipynb\)\n(?:- \[.+\]\(exercises/.+\n)*", re.MULTILINE)
-    if found := links.search(last.source + "\n"):
-        ours = [source for source in all_sources() if source.parent.name == f"phase{found[1]}"]
-        listed = "".join(f"- [{title_of(s)}](exercises/{name_of(s)}.ipynb)\n" for s in ours)
-        last.source = (last.source + "\n").replace(found[0], listed)[:-1]
 
 
 def renew_pieces(nb: nbformat.NotebookNode) -> None:
@@ -259,11 +248,10 @@ def _write() -> int:
     print(f"{len(changed)} notebooks changed")
     for path in companions():
         nb = read_notebook(path)
-        link_exercises(nb)
         renew_pieces(nb)
         if (text := text_of(nb)) != path.read_text(encoding="utf-8") and not has_been_worked_in(path):
             write_whole(path, text)
-            print(f"{short(path)} has the exercises and pieces of today")
+            print(f"{short(path)} has the pieces of today")
     return 0
 
 

@@ -1,8 +1,8 @@
 """`make student`: the course without the solutions, in a new folder, to be given to a class.
 
 Left out: the solved notebooks, the solutions in the sources of the exercises (so the fourth hint says to ask), and the tests with their
-right and wrong answers. What remains can be found by a determined learner: the course's own parts, the solutions that the
-graders compare with (one compressed file), and the parts of `my_engine` that are not written yet.
+right and wrong answers. What remains can be found by a determined learner: the course's own parts, and the solutions (one
+compressed file) that graders compare with and `my_engine` runs.
 """
 
 import shutil

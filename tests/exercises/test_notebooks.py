@@ -107,16 +107,6 @@ TRIED = {  # the line of the answer -> the line in place of a traceback
 }
 
 
-def test_a_companion_lists_the_exercises_of_today():
-    (phase1, *_) = map(build_notebooks.read_notebook, companions())
-    before = phase1.cells[-1].source
-    phase1.cells[-1].source = before.replace("- [1.2 From", "- [1.3 Of").replace(
-        "- [1.5 How many", "- [1.9 Why"
-    )
-    build_notebooks.link_exercises(phase1)
-    assert phase1.cells[-1].source == before
-
-
 def test_in_jupyter_a_slip_is_told_in_one_line_and_a_check_in_one_box(tmp_path):
     tried = [f"def add(a, b):\n    {line}\ncheck('p1t1_add', add)" for line in TRIED]
     sources = (SETUP, *SLIPS, *tried)
