@@ -51,7 +51,7 @@ def judge(
     tolerance: float = 1e-4,
     clean: Callable[[Any], Any] = lambda result: result,
     present: Callable[[Any, Any], tuple[Any, Any]] = lambda got, want: (got, want),
-    keeps_input: bool | str | Callable[[tuple, tuple], None] = True,
+    keeps_input: bool = True,
 ) -> None:
     """Raise NotYet unless `answer` agrees with `reference` in all cases.
 
@@ -65,8 +65,7 @@ def judge(
         clean: checks the kind of a result and brings it into the form that is compared. It may raise NotYet.
         present: (result, right result) as the box shows them, shorter or in lines. Not called where an array has a wrong
             shape; if it fails the two are shown whole.
-        keeps_input: whether an answer that changes its arguments is wrong, though all its results are right; or the
-            diagnosis of this mistake; or what looks at the arguments after each call: it raises NotYet.
+        keeps_input: whether an answer that changes its arguments is wrong, though all its results are right.
     """
     given = [copy.deepcopy(args) for args in cases]  # not in one go: cases may share a tensor
 
@@ -76,10 +75,7 @@ def judge(
 
     def outcome(args: tuple, own: tuple) -> Any:
         try:
-            out = called(partial(guard, answer, tried=show(*args)), own)
-            if callable(keeps_input):
-                keeps_input(args, own)
-            return out
+            return called(partial(guard, answer, tried=show(*args)), own)
         except NotYet as error:
             if error.diagnosis != "raises":  # not attempted, or too slow: nothing to judge
                 raise
@@ -98,16 +94,11 @@ def judge(
     expected = [called(reference, copy.deepcopy(args)) for args in cases]
     wrong = [i for i, (got, want) in enumerate(zip(outcomes, expected, strict=True)) if not alike(got, want)]
     if not wrong:
-        if (
-            keeps_input
-            and not callable(keeps_input)
-            and (late := [i for i in range(len(cases)) if changed[i] is not None])
-        ):
+        if keeps_input and (late := [i for i, place in enumerate(changed) if place is not None]):
             args, own, place = cases[late[0]], given[late[0]], changed[late[0]]
-            diagnosis = "changes-its-input" if keeps_input is True else keeps_input
-            text = says.get(diagnosis, CHANGED).replace("{name}", _name_of_argument(answer, place))
+            text = says.get("changes-its-input", CHANGED).replace("{name}", _name_of_argument(answer, place))
             tried = f"{show(*args)}, then a look at what was given"
-            raise NotYet(diagnosis, text, tried, as_text(own[place]), as_text(args[place]))
+            raise NotYet("changes-its-input", text, tried, as_text(own[place]), as_text(args[place]))
         return
     first = wrong[0]
     got, want, tried = outcomes[first], expected[first], show(*cases[first])

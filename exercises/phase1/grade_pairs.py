@@ -93,9 +93,7 @@ def grade_pairs(count_pairs: Callable, merge: Callable) -> None:
     rng = random.Random(1)
     lists = [[1, 2, 3, 1, 2], [7, 7, 7], [7, 7, 7, 7], [], [5], [4, 2], [2, 1, 1, 2]]
     lists += [[rng.randrange(4) for _ in range(rng.randrange(2, 40))] for _ in range(20)]
-    EXERCISE.judge(
-        "count_pairs", count_pairs, [(tokens,) for tokens in lists], keeps_input="pairs-changes-its-input"
-    )
+    EXERCISE.judge("count_pairs", count_pairs, [(tokens,) for tokens in lists])
     cases = [
         ([1, 2, 3, 1, 2], (1, 2), 9),
         ([7, 7, 7], (7, 7), 9),
@@ -107,4 +105,4 @@ def grade_pairs(count_pairs: Callable, merge: Callable) -> None:
     for _ in range(30):
         tokens = [rng.randrange(3) for _ in range(rng.randrange(30))]
         cases.append((tokens, (rng.randrange(3), rng.randrange(3)), 9))
-    EXERCISE.judge("merge", merge, cases, keeps_input="merge-changes-its-input")
+    EXERCISE.judge("merge", merge, cases)

@@ -68,7 +68,7 @@ def grade_head(one_head: Callable) -> None:
     k = torch.tensor([[60.0] * 4, [59.0] * 4, [61.0] * 4])
     v = torch.tensor([[1.0, 2, 3, 4], [5.0, 6, 7, 8], [9.0, 10, 11, 12]])
     large = q, k, v, torch.tensor([[True, False, False], [True, True, False]])
-    HEAD.judge("one_head", one_head, cases, keeps_input="head-changes-its-input")
+    HEAD.judge("one_head", one_head, cases)
     HEAD.judge("one_head", one_head, [large], only=("head-masked-not-low-enough", "head-overflows"))
 
 
@@ -111,10 +111,4 @@ def grade_grouped(grouped_attention: Callable) -> None:
     for n, m, heads, kv_heads, d in shapes:
         q = torch.randn(n, heads, d, generator=random)
         cases.append((q, *(torch.randn(m, kv_heads, d, generator=random) for _ in range(2))))
-    GROUPS.judge(
-        "grouped_attention",
-        grouped_attention,
-        cases,
-        present=_first_token,
-        keeps_input="group-changes-its-input",
-    )
+    GROUPS.judge("grouped_attention", grouped_attention, cases, present=_first_token)

@@ -78,9 +78,7 @@ def grade_lab(generate: Callable, wrong_place: Callable) -> None:
         ([8, 8], 2),
         ([2, 7], 12),
     ]
-    LAB.judge(
-        "generate", generate, cases, play=recorded, present=_steps, keeps_input="lab-changes-the-prompt"
-    )
+    LAB.judge("generate", generate, cases, play=recorded, present=_steps)
     LAB.judge(
         "wrong_place", wrong_place, [(6, 0), (6, 1), (6, 2), (1, 0), (1, 3), (100, 5), (9, 9), (512, 0)]
     )

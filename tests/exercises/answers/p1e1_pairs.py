@@ -25,12 +25,14 @@ def merge_slicing_in_a_range(tokens, pair, new_id):
 RIGHT = [(lambda tokens: Counter(zip(tokens, tokens[1:])), merge_by_iterator)]
 WRONG = {
     "merge-while-going-over-it": {"merge": merge_slicing_in_a_range},
-    "pairs-changes-its-input": {
-        "for pair in zip(tokens, tokens[1:]):": "while len(tokens) > 1:\n        pair = tokens.pop(0), tokens[0]"
-    },
-    "merge-changes-its-input": {
-        "merged.append(new_id)\n            i += 2": "tokens[i : i + 2] = [new_id]\n            i += 1",
-        "merged.append(tokens[i])": "pass",
-        "return merged": "return tokens",
-    },
+    "changes-its-input": [
+        {
+            "for pair in zip(tokens, tokens[1:]):": "while len(tokens) > 1:\n        pair = tokens.pop(0), tokens[0]"
+        },
+        {
+            "merged.append(new_id)\n            i += 2": "tokens[i : i + 2] = [new_id]\n            i += 1",
+            "merged.append(tokens[i])": "pass",
+            "return merged": "return tokens",
+        },
+    ],
 }

@@ -23,4 +23,4 @@ def gap_by_walking(prompt_length, i):
 
 NEW = "new = [token]"
 RIGHT = [{"generate": offset_in_two_places, "wrong_place": gap_by_walking}]
-WRONG = {"lab-changes-the-prompt": {NEW: f"{NEW}\n        prompt_ids.append(token)"}}
+WRONG = {"changes-its-input": {NEW: f"{NEW}\n        prompt_ids.append(token)"}}

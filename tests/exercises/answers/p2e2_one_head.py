@@ -27,7 +27,7 @@ WRONG = {
         # The softmax of all, shared out again among the visible: equal, as long as nothing is too small.
         {SOFTMAX: "(w := torch.softmax(scores, dim=-1) * mask) / w.sum(dim=-1, keepdim=True)"},
     ],
-    "head-changes-its-input": [
+    "changes-its-input": [
         {"k.T / q.shape[-1] ** 0.5": "k.div_(q.shape[-1] ** 0.5).T"},
         {"~mask": "mask.logical_not_()"},
     ],

@@ -20,4 +20,4 @@ def by_einsum(q, k, v):
 
 
 RIGHT = [by_library, by_einsum]
-WRONG = {"group-changes-its-input": {"    group = ": "    q, k = q * 2, k.div_(2)\n    group = "}}
+WRONG = {"changes-its-input": {"    group = ": "    q, k = q * 2, k.div_(2)\n    group = "}}

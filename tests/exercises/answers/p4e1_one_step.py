@@ -16,11 +16,8 @@ WRONG = {
     "wrong-result": {
         "request.num_tokens - request.num_computed_tokens, budget)\n        plan": "request.num_tokens, budget)\n        plan"
     },
-    "changes-the-lists": {
-        "in waiting:": "in list(waiting):",
-        "seats -= 1": "seats -= 1\n        waiting.remove(request)",
-    },
-    "changes-the-requests": {
-        "return plan": "for request, n in plan:\n        request.num_computed_tokens += n\n    return plan"
-    },
+    "changes-its-input": [
+        {"in waiting:": "in list(waiting):", "seats -= 1": "seats -= 1\n        waiting.remove(request)"},
+        {"return plan": "for request, n in plan:\n        request.num_computed_tokens += n\n    return plan"},
+    ],
 }
