@@ -13,7 +13,7 @@ from typing import Any
 from exercises.capstone import parts
 from exercises.judging import boxes, progress
 from exercises.judging.answers import guard
-from exercises.judging.comparing import as_sentence, difference, expect_equal, same, show, show_both
+from exercises.judging.comparing import expect_equal, same, show
 from exercises.judging.sandbox import judge_safely
 from exercises.judging.verdict import NOTHING, Exercise, NotAttempted, NotYet, Stopped, Verdict, WrongCall
 
@@ -28,7 +28,6 @@ __all__ = [
     "guard",
     "hint",
     "same",
-    "same_or_stop",
     "show",
 ]
 
@@ -76,27 +75,6 @@ def hint(name: str = NOTHING, rung: int | None = None) -> None:
     solution = solution_of(exercise.name) or "This edition holds no solutions: ask your teacher."
     text = solution if rung == rungs else exercise.hints[rung - 1]
     boxes.display(boxes.hint_box(exercise, rung, text))
-
-
-def same_or_stop(mine: Any, course: Any, says: str = "") -> None:
-    """For the cells "Into the engine": go on if both are the same, else show in a box where they part, and stop.
-
-    Args:
-        says: what it means that they differ, such as "with your mask the model writes something else".
-
-    Raises:
-        NotYet: they differ. Jupyter shows no traceback.
-    """
-    found = difference(mine, course)
-    if found is None:
-        return
-    if course is True:  # a condition: what it was about stands in `says`
-        verdict = Verdict("not yet", "differs-in-engine", as_sentence(says))
-    else:
-        says = f"{as_sentence(says)} {as_sentence(found[1])}".strip()
-        verdict = Verdict("not yet", "differs-in-engine", says, "", *show_both(mine, course))
-    boxes.display(boxes.engine_box(verdict))
-    raise verdict.to_error()
 
 
 def _find(name: Any, answers: tuple[Any, ...], called: str = "check") -> Exercise:

@@ -24,7 +24,7 @@ from rich.table import Table
 from exercises.capstone import decisions
 from exercises.capstone.parts import folder, make_folder, parts
 from exercises.capstone.recorder import Recorder
-from exercises.judging.side_by_side import timed
+from exercises.judging.engine_runs import timed
 from exercises.judging.sources import source_of, title_of
 from labkit.errors import LabError
 from labkit.models import find_model

@@ -14,11 +14,13 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from exercises.judging.plain_runs import without_magic
+from exercises.judging.solutions import solved
 from labkit.paths import ROOT, outputs, write_whole
 
 COMPLETE = "notebooks.solutions.my_engine"
-"""The engine with all its parts. What the learner has not written yet is imported from here."""
+"""The engine with the course's parts."""
 
+FROM_COURSE = "from exercises.capstone.parts import course_part\n\n"  # in a file with a part of the course
 PARTS = {
     "p1e1_pairs": ("tokenizer", "count_pairs", "merge"),
     "p1e3_streaming": ("tokenizer", "Streamer"),
@@ -59,15 +61,18 @@ def complete() -> Path:
     return ROOT.joinpath(*COMPLETE.split("."))
 
 
+def course_part(exercise: str) -> Any:
+    """The course's answers to an exercise, in place of a part that the learner has not written: one, or a tuple."""
+    _, *names = PARTS[exercise]
+    answers = tuple(solved(exercise, names).values())
+    return answers if len(names) > 1 else answers[0]
+
+
 def make_folder() -> Path:
     """The learner's engine; files that are missing are written, with the course's parts."""
     for source in sorted(complete().glob("*.py")):
         if not (target := folder() / source.name).is_file():
-            text = source.read_text(encoding="utf-8")
-            for file, *names in PARTS.values():
-                if file == source.stem:
-                    text = replaced(text, names, f"from {COMPLETE}.{file} import {', '.join(names)}")
-            write_whole(target, text)
+            write_whole(target, source.read_text(encoding="utf-8"))
     return folder()
 
 
@@ -112,12 +117,17 @@ def definitions(text: str) -> list[Any]:
     return [node for node in ast.parse(text).body if isinstance(node, kinds)]
 
 
+def names_of(node: ast.stmt) -> set[str]:
+    """What a statement of a file imports, defines, or takes from the course."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("course_part("):
+        return {name.id for name in ast.walk(node.targets[0]) if isinstance(name, ast.Name)}
+    return {node.name} if isinstance(node, ast.FunctionDef | ast.ClassDef) else set()
+
+
 def names_in(text: str) -> set[str]:
-    """What a file imports or defines at its left margin."""
-    tree = ast.parse(text)
-    imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    aliases = {(a.asname or a.name).partition(".")[0] for node in imports for a in node.names}
-    return aliases | {node.name for node in definitions(text)}
+    return set().union(*map(names_of, ast.parse(text).body))
 
 
 def span(node: Any) -> range:
@@ -127,15 +137,9 @@ def span(node: Any) -> range:
 
 
 def replaced(text: str, names: Sequence[str], new: str) -> str:
-    """A file with these functions or classes, or what imports them from the course, replaced by new text."""
-
-    def is_one(node: ast.stmt) -> bool:
-        if isinstance(node, ast.ImportFrom):
-            return any(alias.name in names for alias in node.names) and node.module != "__future__"
-        return getattr(node, "name", "") in names
-
+    """A file with these functions or classes, or the course's in their place, replaced by new text."""
     lines = text.splitlines()
-    old = [node for node in ast.parse(text).body if is_one(node)]
+    old = [node for node in ast.parse(text).body if names_of(node) & {*names}]
     if not old:
         raise CannotKeep(f"no {' or '.join(names)} is in its file")
     first = span(old[0])[0]
@@ -145,7 +149,8 @@ def replaced(text: str, names: Sequence[str], new: str) -> str:
     before = [line for number, line in enumerate(lines) if number not in gone and number < first]
     after = [line for number, line in enumerate(lines) if number not in gone and number > first]
     whole = ["\n".join(before).rstrip(), new.strip(), "\n".join(after).strip()]
-    return "\n\n\n".join(piece for piece in whole if piece) + "\n"
+    text = "\n\n\n".join(piece for piece in whole if piece) + "\n"
+    return text if " = course_part(" in text else text.replace(FROM_COURSE, "")
 
 
 # ------------------------------------------------------------------ the text of an answer

@@ -4,7 +4,6 @@ The same requests are served twice, by the complete engine and with the learner'
 every word. `lab mine` then runs the engine with all of the learner's parts.
 """
 
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,9 +16,8 @@ from torch import Tensor
 
 from exercises.capstone.parts import COMPLETE, complete
 from exercises.capstone.recorder import Recorder
-from exercises.judging.engine_runs import PROMPTS, refuse
+from exercises.judging.engine_runs import PROMPTS, passed, refuse, same_or_stop
 from exercises.judging.registry import find
-from exercises.judging.side_by_side import passed
 from exercises.judging.verdict import NotYet
 from labkit.models import find_model
 from labkit.paths import ROOT
@@ -76,16 +74,12 @@ def in_your_engine(
             NotYet("fails-in-the-engine", says, PROMPTS[0], f"{type(error).__name__}: {error}", "an answer")
         )
     for ours, theirs in zip(mine.events, course.events):
-        if other := [what for what in theirs if ours[what] != theirs[what]]:
-            says = "In the engine your part decides another step than the course's."
-            tried = f"step {theirs['step'] + 1} of the engine, {other[0]}"
-            refuse(NotYet("other-steps", says, tried, ours[other[0]], theirs[other[0]]))
+        for what in theirs:
+            says = "in the engine your part decides another step than the course's"
+            same_or_stop(ours[what], theirs[what], says, f"step {theirs['step'] + 1} of the engine, {what}")
     for ours, theirs in ((mine.texts, course.texts), (mine.alone, course.alone)):
-        if ours != theirs:
-            says = "With your part the engine writes something else."
-            refuse(NotYet("other-than-the-course", says, f"{len(course.texts)} answers", ours, theirs))
-    if not all(math.isclose(mine.figures[name], value) for name, value in mine.expected.items()):
-        refuse(NotYet("other-figure", "Your figures are others.", "a run", mine.figures, mine.expected))
+        same_or_stop(ours, theirs, "with your part the engine writes something else")
+    same_or_stop(mine.figures, mine.expected, "your figures are others")
     most = max(sum(event["tokens"].values()) for event in mine.events)
     preemptions = sum(len(event["preempted"]) for event in mine.events)
     first_steps = {

@@ -59,8 +59,7 @@ check("p1e1_pairs", count_pairs, merge)
 # %% tags=["engine"]
 from collections import Counter
 
-from exercises.grading import same_or_stop
-from exercises.judging.side_by_side import passed
+from exercises.judging.engine_runs import passed, same_or_stop
 from phase1_tokens_embeddings.tokens.bpe import learn_merges
 
 passed("p1e1_pairs", count_pairs, merge)

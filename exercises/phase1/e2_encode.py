@@ -61,8 +61,7 @@ import random
 
 import regex
 
-from exercises.grading import same_or_stop
-from exercises.judging.side_by_side import passed, speed, timed
+from exercises.judging.engine_runs import passed, same_or_stop, speed, timed
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.tokens.bpe import GPT2_SPLIT_PATTERN, split_words

@@ -73,8 +73,7 @@ from unittest.mock import patch
 
 import torch
 
-from exercises.grading import same_or_stop
-from exercises.judging.side_by_side import passed
+from exercises.judging.engine_runs import passed, same_or_stop
 from phase2_attention_kvcache.model import SamplingParams, checkpoint
 from phase4_scheduler.engine import LLMEngine
 

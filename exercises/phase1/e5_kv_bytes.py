@@ -53,8 +53,7 @@ check("p1e5_kv_bytes", kv_bytes, users_that_fit)
 # A formula is right if memory agrees with it. The engine below reserved its cache when it was made; your
 # formula was not used for it. Is the tensor as large as you say? (Block 0 belongs to no request, and it takes its bytes all the same.)
 # %% tags=["engine"]
-from exercises.grading import same_or_stop
-from exercises.judging.side_by_side import passed
+from exercises.judging.engine_runs import passed, same_or_stop
 from phase4_scheduler.engine import LLMEngine
 
 passed("p1e5_kv_bytes", kv_bytes, users_that_fit)

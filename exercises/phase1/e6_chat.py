@@ -57,8 +57,7 @@ check("p1e6_chat", chat_ids)
 # %% tags=["engine"]
 from dataclasses import replace
 
-from exercises.grading import same_or_stop
-from exercises.judging.side_by_side import passed
+from exercises.judging.engine_runs import passed, same_or_stop
 from labkit.models import find_model
 from phase1_tokens_embeddings.chat import ChatTemplate
 from phase1_tokens_embeddings.story.tokenization_story import CHATML, with_chat_tokens

@@ -111,8 +111,7 @@ check("p2d1_words_after_a_gap", generate, wrong_place)
 # Your loop drives the real model and its cache. It has to tell the same story as the course's loop, and
 # a long prompt must no longer fall off the end of the position table.
 # %% tags=["engine"]
-from exercises.grading import same_or_stop
-from exercises.judging.side_by_side import passed
+from exercises.judging.engine_runs import passed, same_or_stop
 
 passed("p2d1_words_after_a_gap", generate, wrong_place)
 mine = generate(new_step(), prompt, 30)

@@ -68,8 +68,7 @@ check("p2e10_family", choices)
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from exercises.grading import same_or_stop
-from exercises.judging.side_by_side import passed
+from exercises.judging.engine_runs import passed, same_or_stop
 from exercises.phase2.in_engine import tokens_of
 from exercises.phase2.unknown_models import family_added, write_unknown_model
 from phase2_attention_kvcache.model import Transformer

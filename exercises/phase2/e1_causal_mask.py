@@ -23,11 +23,7 @@ from exercises.grading import check, hint
 
 # %% tags=["answer"]
 def may_see(num_queries: int, num_keys: int) -> torch.Tensor:
-    """The causal mask for the last `num_queries` of `num_keys` tokens.
-
-    Returns:
-        [num_queries, num_keys] of bool, True where the query may look at the key.
-    """
+    """The causal mask for the last N of M tokens: [N, M] of bool, True where the query may look at the key."""
     # BEGIN SOLUTION
     positions = torch.arange(num_keys - num_queries, num_keys)
     return torch.arange(num_keys)[None, :] <= positions[:, None]

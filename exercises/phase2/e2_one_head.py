@@ -27,16 +27,7 @@ from exercises.grading import check, hint
 
 # %% tags=["answer"]
 def one_head(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Attention of one head.
-
-    Args:
-        q: [N, d]. k, v: [M, d].
-        mask: [N, M] of bool, True where the query may look at the key. Each query may look
-            at one key at least.
-
-    Returns:
-        [N, d].
-    """
+    """Attention of one head: q [N, d], k and v [M, d], mask [N, M] (True: may look; at one key at least) -> [N, d]."""
     # BEGIN SOLUTION
     scores = q @ k.T / q.shape[-1] ** 0.5
     weights = torch.softmax(scores.masked_fill(~mask, float("-inf")), dim=-1)

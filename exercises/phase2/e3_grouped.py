@@ -52,8 +52,7 @@ check("p2e3_grouped", grouped_attention)
 # it writes is noise, but with your attention it has to be the same noise. The course hands all heads to PyTorch at once; in
 # a model as small as this one, starting operations is most of the work, and a loop over heads shows.
 # %% tags=["engine"]
-from exercises.grading import same_or_stop
-from exercises.judging.side_by_side import passed, speed, timed
+from exercises.judging.engine_runs import passed, same_or_stop, speed, timed
 from exercises.phase2.in_engine import YourAttention, small_llama, tokens_of
 
 passed("p2e3_grouped", grouped_attention)

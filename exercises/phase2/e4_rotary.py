@@ -64,8 +64,7 @@ check("p2e4_rotary", rotate)
 # %% tags=["engine"]
 from unittest.mock import patch
 
-from exercises.grading import same_or_stop
-from exercises.judging.side_by_side import passed, speed, timed
+from exercises.judging.engine_runs import passed, same_or_stop, speed, timed
 from exercises.phase2.in_engine import small_llama, tokens_of
 from phase2_attention_kvcache.model import layers
 

@@ -29,14 +29,7 @@ class Cache:
         self.lengths = [0] * num_layers  # tokens stored in each layer
 
     def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the keys and values of N new tokens of a layer.
-
-        Args:
-            k, v: [N, num_kv_heads, head_dim].
-
-        Returns:
-            keys and values of all M tokens of this layer so far, [M, num_kv_heads, head_dim] each.
-        """
+        """Store those of N new tokens of a layer, [N, num_kv_heads, head_dim]; return those of all M tokens so far."""
         # BEGIN SOLUTION
         start = self.lengths[layer]
         end = start + len(k)
@@ -59,8 +52,7 @@ check("p2e5_cache", Cache)
 # words again without any cache, where each new token computes the whole text anew.
 # %% tags=["engine"]
 from exercises.capstone.your_engine import TOKENS, in_your_engine
-from exercises.grading import same_or_stop
-from exercises.judging.engine_runs import PROMPTS, tales
+from exercises.judging.engine_runs import PROMPTS, same_or_stop, tales
 from phase2_attention_kvcache.model import generate_naive
 
 mine = in_your_engine("p2e5_cache", Cache)

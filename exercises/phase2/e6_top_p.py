@@ -20,15 +20,7 @@ from exercises.grading import check, hint
 
 # %% tags=["answer"]
 def keep_top_p(probs: torch.Tensor, p: float) -> torch.Tensor:
-    """Cut the tail.
-
-    Args:
-        probs: [vocab], adds up to 1.
-        p: above 0, up to 1. With 1 nothing is cut.
-
-    Returns:
-        [vocab], adds up to 1; 0 for tokens that were cut.
-    """
+    """Cut the tail (0 < p <= 1): [vocab] -> [vocab], both add up to 1; 0 for tokens that were cut."""
     # BEGIN SOLUTION
     ordered, places = probs.sort(descending=True)
     before = ordered.cumsum(-1) - ordered  # what the likelier ones hold together

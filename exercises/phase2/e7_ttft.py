@@ -51,8 +51,7 @@ check("p2e7_ttft", step_seconds, tokens_for_free)
 # `roofline.py` counts every matrix, the attention and the cache. Your two lines leave attention and cache out, and
 # count every parameter for every token. How far are they off, for a model of the shape of GPT-2?
 # %% tags=["engine"]
-from exercises.grading import same_or_stop
-from exercises.judging.side_by_side import passed
+from exercises.judging.engine_runs import passed, same_or_stop
 from phase2_attention_kvcache.measuring.roofline import Ceilings, work_of_step
 from phase2_attention_kvcache.model import GPT2_124M
 

@@ -60,8 +60,7 @@ check("p2e8_int4_groups", pack, unpack)
 # %% tags=["engine"]
 from unittest.mock import patch
 
-from exercises.grading import same_or_stop
-from exercises.judging.side_by_side import passed
+from exercises.judging.engine_runs import passed, same_or_stop
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.quantization.quantized_formats import FORMATS, Format
 from phase2_attention_kvcache.quantization.quantized_linear import quantize_model, weight_bytes_of

@@ -67,9 +67,7 @@ check("p2e9_outlier", find_outlier, mend)
 # is multiplied by 256. It is the same model: it writes the same words. Then its matrices are rounded to 8 bits, by
 # absmax alone and with your two functions.
 # %% tags=["engine"]
-from exercises.grading import same_or_stop
-from exercises.judging.engine_runs import tales
-from exercises.judging.side_by_side import passed
+from exercises.judging.engine_runs import passed, same_or_stop, tales
 from exercises.phase2.in_engine import tokens_of, with_an_outlier
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedWeight
 

@@ -59,10 +59,7 @@ class Allocator:
         # END SOLUTION
 
     def give_back(self, blocks: list[int]) -> None:
-        """A table that lists these blocks is gone. Who has no reader left joins the end of the free list.
-
-        ValueError if one of them is free already.
-        """
+        """A table is gone: its blocks without a reader join the end of the free list. ValueError: one is free already."""
         # BEGIN SOLUTION
         if any(self.ref_count[block] == 0 for block in blocks):
             raise ValueError(f"one of {blocks} is free already")

@@ -9,10 +9,8 @@ from torch import Tensor
 
 from exercises.capstone.parts import COMPLETE
 from exercises.capstone.your_engine import SHARED, cache_with, in_your_engine
-from exercises.judging.engine_runs import PROMPTS, refuse
-from exercises.judging.side_by_side import passed
+from exercises.judging.engine_runs import PROMPTS, passed, same_or_stop
 from exercises.judging.solutions import solved
-from exercises.judging.verdict import NotYet
 from exercises.phase3.forked_answers import forked_answers
 
 
@@ -53,9 +51,7 @@ def copy_on_write_in_the_engine(fork: Callable, make_room: Callable) -> None:
     passed("p3e5_copy_on_write", fork, make_room)
     right = solved("p3e5_copy_on_write", ("fork", "make_room"))
     mine, course = (forked_answers(*each, PROMPTS[0]) for each in ((fork, make_room), right.values()))
-    if mine != course:
-        says = "With your tables the answers, or the number of copies, are others than with the course's."
-        refuse(NotYet("other-than-the-course", says, "three answers to one prompt", mine, course))
+    same_or_stop(mine, course, "with your tables the answers, or the number of copies, are others")
     print(f"Three answers as with the course's own tables, and as many blocks copied: {mine.num_copied}")
     print(f"\n{mine.text}")
 

@@ -2,9 +2,7 @@
 
 from collections.abc import Callable
 
-from exercises.grading import NotYet
-from exercises.judging.engine_runs import refuse, tales
-from exercises.judging.side_by_side import passed
+from exercises.judging.engine_runs import passed, same_or_stop, tales
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase4_scheduler.simulator import Job, serve_continuously, serve_statically
 
@@ -24,9 +22,9 @@ def predict_the_engine(static: Callable, continuous: Callable) -> None:
     print(f"{seats} seats, answers of {lengths} tokens")
     for way, run in served.items():
         measured = [run.done_step[job.name] for job in jobs]
-        if measured != list(predicted[way]):
-            says = "The engine hands answers out in other steps than you say."
-            refuse(NotYet("other-steps", says, f"{way}, {lengths}, {seats} seats", predicted[way], measured))
+        same_or_stop(
+            predicted[way], measured, f"{way}: the engine hands answers out in other steps than you say"
+        )
         print(f"{way:>10}: {measured}, as you said; {run.steps} steps in all")
     same = served["static"].token_ids == served["continuous"].token_ids
     print("The answers are the same in both ways." if same else "The answers differ!")

@@ -5,9 +5,7 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from exercises.grading import same_or_stop
-from exercises.judging.engine_runs import tales
-from exercises.judging.side_by_side import passed
+from exercises.judging.engine_runs import passed, same_or_stop, tales
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase4_scheduler.features.structured_output import StructuredSamplingParams
 

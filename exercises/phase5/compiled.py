@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from exercises.grading import NotYet
-from exercises.judging.engine_runs import refuse
-from exercises.judging.side_by_side import passed
+from exercises.judging.engine_runs import passed, refuse
 from exercises.phase5.grade_decode import make_case
 from exercises.phase5.grade_faster import counted, handed_out
 from exercises.phase5.launching import body_of, decode_arguments

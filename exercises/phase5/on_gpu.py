@@ -5,9 +5,7 @@ from typing import Any
 
 import torch
 
-from exercises.grading import NotYet
-from exercises.judging.engine_runs import refuse
-from exercises.judging.side_by_side import passed
+from exercises.judging.engine_runs import passed, same_or_stop
 from exercises.phase5.launching import DEVICE, decode_arguments
 from phase5_real_gpu.ladder import LADDER, run_rung
 from phase5_real_gpu.ladder.counted_loads import random_step
@@ -34,10 +32,8 @@ def time_your_kernel(kernel: Any, exercise: str = "p5e1_paged_decode") -> None:
         runs[f"the course's, rung '{rung.name}'"] = partial(run_rung, rung, *step)
     runs["yours"]()
     error = (out - run_rung(LADDER[0], *step)).abs().max().item()
-    if not error < 2e-3:
-        says = "On the card your kernel gives other numbers than the course's, though it passes its check when interpreted."
-        tried = "16 requests of 2,048 tokens"
-        refuse(NotYet("other-than-the-course", says, tried, f"{error:.3g} away", "2e-3 at most"))
+    says = f"on the card your kernel's numbers are up to {error:.3g} away from the course's, though it passes its check"
+    same_or_stop(error < 2e-3, True, says)
     floor_us = SHAPE.kv_bytes / measure_limits("cuda", (), quick=True).read_gb_s / 1e3
     print(f"{'':36} microseconds   of the floor\n{'the floor: bytes / bandwidth':36} {floor_us:12.1f}")
     for name, call in runs.items():

@@ -37,7 +37,7 @@ OF_THE_FRAMEWORK = {
     *("borrowed", "too-much-data", "transcript-ends"),
 }
 IN_THE_ENGINE = {  # said by a notebook's last cells, where no bank comes
-    *("other-steps", "other-tokens", "other-figure", "other-than-the-course", "fails-in-the-engine"),
+    "fails-in-the-engine",
     "not-compiled",
 }
 

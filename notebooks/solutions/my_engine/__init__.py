@@ -1,5 +1,5 @@
 """An inference engine of one's own: text in, text out, for many users at a time.
 
-In reading order: `tokenizer`, `model`, `cache`, `blocks`, `scheduler`, `engine`. `lab mine` runs it, and shows which parts
-are answers to exercises; all else holds these together.
+In reading order: `tokenizer`, `model`, `cache`, `blocks`, `scheduler`, `engine`. `lab mine` runs it; its parts are answers
+to exercises.
 """

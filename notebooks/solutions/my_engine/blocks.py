@@ -1,66 +1,11 @@
 """Blocks of memory: which request holds which, and which can be found again by their tokens."""
 
-import hashlib
-from array import array
-from collections import deque
 from typing import Any
 
+from exercises.capstone.parts import course_part
 
-def hash_block(parent: bytes, token_ids: list[int]) -> bytes:
-    """The name of a full block: of its tokens and, through the name before it, of all tokens before."""
-    return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
-
-
-class Allocator:
-    """Gives out blocks 1 to num_blocks - 1, and counts how many tables point to each."""
-
-    def __init__(self, num_blocks: int) -> None:
-        self.free = deque(range(1, num_blocks))  # the next one to be taken stands first
-        self.ref_count = [0] * num_blocks
-
-    @property
-    def num_free(self) -> int:
-        return len(self.free)
-
-    def take(self) -> int:
-        """The first free block, now with a count of 1. MemoryError if there is none."""
-        if not self.free:
-            raise MemoryError("no free block")
-        block = self.free.popleft()
-        self.ref_count[block] = 1
-        return block
-
-    def share(self, block: int) -> None:
-        """One more table points to this block, which is in use."""
-        self.ref_count[block] += 1
-
-    def give_back(self, blocks: list[int]) -> None:
-        """A table that lists these blocks is gone. Those without a reader join the end of the free list."""
-        if any(self.ref_count[block] == 0 for block in blocks):
-            raise ValueError(f"one of {blocks} is free already")
-        for block in blocks:
-            self.ref_count[block] -= 1
-            if self.ref_count[block] == 0:
-                self.free.append(block)
-
-
-def block_names(token_ids: list[int], block_size: int) -> list[bytes]:
-    """The name of each full block."""
-    names, parent = [], b""
-    for end in range(block_size, len(token_ids) + 1, block_size):
-        parent = hash_block(parent, token_ids[end - block_size : end])
-        names.append(parent)
-    return names
-
-
-def find_prefix(token_ids: list[int], block_size: int, cached: dict[bytes, int]) -> list[int]:
-    """Blocks that hold the longest cached beginning of these tokens; at least one token is left over."""
-    found = []
-    for name in block_names(token_ids[:-1], block_size):
-        if name not in cached:
-            break
-        found.append(cached[name])
-    return found
+Allocator = course_part("p3e1_allocate")
+block_names, find_prefix = course_part("p3e3_prefix")
 
 
 class BlockManager:
@@ -79,8 +24,6 @@ class BlockManager:
 
     def find(self, request: Any) -> list[int]:
         """Cached blocks that hold the beginning of a request's tokens. They are not taken yet."""
-        if not self.prefix_caching:
-            return []
         return list(find_prefix(request.token_ids, self.block_size, self.cached))
 
     def allocate(self, request: Any, num_tokens: int, must_fit: int = 0) -> bool:

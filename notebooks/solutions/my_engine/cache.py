@@ -3,49 +3,15 @@
 import torch
 from torch import Tensor
 
+from exercises.capstone.parts import course_part
+
 from .model import Model, attention
 
-
-def kv_bytes(config: dict, bytes_per_number: int = 2) -> int:
-    """Bytes of KV cache for one token, from the fields of a config.json."""
-    heads = config["num_attention_heads"]
-    kv_heads = config.get("num_key_value_heads") or heads
-    head_dim = config.get("head_dim") or config["hidden_size"] // heads
-    return 2 * config["num_hidden_layers"] * kv_heads * head_dim * bytes_per_number
+kv_bytes, users_that_fit = course_part("p1e5_kv_bytes")
+Cache = course_part("p2e5_cache")
 
 
-def users_that_fit(card_bytes: int, weight_bytes: int, bytes_per_token: int, tokens_per_user: int) -> int:
-    """How many users fit at the same time: a whole number, 0 if not even the weights fit."""
-    return max(0, card_bytes - weight_bytes) // (bytes_per_token * tokens_per_user)
-
-
-class Cache:
-    """Keys and values of one sequence, in all layers."""
-
-    def __init__(self, num_layers: int, room: int, num_kv_heads: int, head_dim: int) -> None:
-        self.keys = torch.empty(num_layers, room, num_kv_heads, head_dim)
-        self.values = torch.empty(num_layers, room, num_kv_heads, head_dim)
-        self.lengths = [0] * num_layers  # tokens stored in each layer
-
-    def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store those of N new tokens of a layer, [N, num_kv_heads, head_dim]; return those of all M tokens so far."""
-        start = self.lengths[layer]
-        end = start + len(k)
-        if end > self.keys.shape[1]:
-            raise ValueError(f"{end} tokens do not fit: there is room for {self.keys.shape[1]}")
-        self.keys[layer, start:end] = k
-        self.values[layer, start:end] = v
-        self.lengths[layer] = end
-        return self.keys[layer, :end], self.values[layer, :end]
-
-
-def slots(block_table: list[int], first: int, num_tokens: int, block_size: int) -> list[int]:
-    """Slots of tokens first, first + 1, ...: where in the memory their keys and values are stored."""
-    found = []
-    for token in range(first, first + num_tokens):
-        physical = block_table[token // block_size]
-        found.append(physical * block_size + token % block_size)
-    return found
+slots = course_part("p3e2_block_table")
 
 
 @torch.inference_mode()

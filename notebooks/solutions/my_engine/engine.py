@@ -1,7 +1,6 @@
 """The engine: text in, text out, for many users at a time.
 
-Each turn of the loop serves all requests that have tokens to compute. A request that ends leaves at once, and one that waits
-takes its place in the next step.
+Each step serves all requests; one that ends leaves at once, and one that waits takes its place in the next step.
 """
 
 import time
@@ -10,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+
+from exercises.capstone.parts import course_part
 
 from .blocks import BlockManager
 from .cache import PagedCache, kv_bytes, users_that_fit
@@ -20,25 +21,7 @@ from .tokenizer import Streamer, Tokenizer
 MEMORY = 64 << 20  # bytes for weights, keys and values
 
 
-def percentile(values: list[float], rank: float) -> float:
-    """The value that `rank` percent (0 to 100) of the values stay below."""
-    ordered = sorted(values)
-    place = rank / 100 * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
-
-
-def goodput(requests: list[tuple[float, list[float]]], ttft_slo: float, tpot_slo: float) -> float:
-    """Requests per second that kept both halves of the SLO."""
-    good = 0
-    for arrival, times in requests:
-        gaps = len(times) - 1
-        mean_gap = (times[-1] - times[0]) / gaps if gaps else 0.0
-        good += times[0] - arrival <= ttft_slo and mean_gap <= tpot_slo
-    begin = min(arrival for arrival, _ in requests)
-    end = max(times[-1] for _, times in requests)
-    return good / (end - begin)
+percentile, goodput = course_part("p4e5_percentiles_goodput")
 
 
 @dataclass(frozen=True)
@@ -70,9 +53,7 @@ class Engine:
         self, folder: Path, num_blocks: int | None = None, block_size: int = 16, limits: Limits | None = None
     ) -> None:
         self.tokenizer, self.model = Tokenizer(folder / "tokenizer.json"), Model(folder)
-        if (
-            num_blocks is None
-        ):  # a block is a user who needs room for `block_size` tokens; block 0 is given to none
+        if num_blocks is None:  # a block is a user who needs room for `block_size` tokens
             weight_bytes = sum(w.nbytes for w in self.model.weights.values())
             num_blocks = users_that_fit(MEMORY, weight_bytes, kv_bytes(self.model.config, 4), block_size)
         self.cache = PagedCache(self.model, num_blocks, block_size)
@@ -89,13 +70,9 @@ class Engine:
         ids, limits, manager = self.tokenizer.encode(prompt), self.scheduler.limits, self.scheduler.manager
         longest = min(len(ids) + params.max_tokens, limits.max_model_len)
         if not ids or len(ids) >= limits.max_model_len:
-            raise ValueError(
-                f"the prompt has {len(ids)} tokens: 1 to {limits.max_model_len - 1} can be served"
-            )
+            raise ValueError(f"a prompt has 1 to {limits.max_model_len - 1} tokens, and this one {len(ids)}")
         if longest - 1 > (manager.num_blocks - 1) * manager.block_size:
-            raise ValueError(
-                f"{longest} tokens do not fit the cache: lower max_tokens, or give it more memory"
-            )
+            raise ValueError(f"{longest} tokens do not fit the cache: lower max_tokens, or add memory")
         if name in self.users and not self.users[name].request.finish_reason:
             raise ValueError(f"there is a request {name!r} already: give each a name of its own")
         request = Request(name, ids, params.max_tokens, frozenset({self.model.eos_token_id}))

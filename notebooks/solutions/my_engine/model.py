@@ -13,29 +13,16 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
+from exercises.capstone.parts import course_part
+
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer and q, k, v [N, heads, d] -> [N, heads, d]
 
 
-def may_see(num_queries: int, num_keys: int) -> torch.Tensor:
-    """The causal mask for the last N of M tokens: [N, M] of bool, True where the query may look at the key."""
-    positions = torch.arange(num_keys - num_queries, num_keys)
-    return torch.arange(num_keys)[None, :] <= positions[:, None]
+may_see = course_part("p2e1_causal_mask")
+one_head = course_part("p2e2_one_head")
 
 
-def one_head(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Attention of one head: q [N, d], k and v [M, d], mask [N, M] -> [N, d]."""
-    scores = q @ k.T / q.shape[-1] ** 0.5
-    weights = torch.softmax(scores.masked_fill(~mask, float("-inf")), dim=-1)
-    return weights @ v
-
-
-def keep_top_p(probs: torch.Tensor, p: float) -> torch.Tensor:
-    """Cut the tail: [vocab] -> [vocab], 0 for all but the smallest set of tokens that holds the share `p`."""
-    ordered, places = probs.sort(descending=True)
-    before = ordered.cumsum(-1) - ordered  # what the likelier ones hold together
-    kept = torch.zeros_like(probs)
-    kept[places] = ordered.where(before < p, 0.0)
-    return kept / kept.sum()
+keep_top_p = course_part("p2e6_top_p")
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

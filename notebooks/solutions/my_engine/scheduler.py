@@ -1,7 +1,6 @@
 """The scheduler: which request computes how many tokens in the next step, and in which blocks.
 
-The decision itself is `step`, of exercise 4.2. It sees each request as a `Turn`, and the `Scheduler` as the pool of blocks;
-these two bring prefix hits, chunks and thresholds into it.
+`step` (exercise 4.2) decides. It sees a `Turn` for each request, which brings in prefix hits, chunks and thresholds.
 """
 
 from collections import deque
@@ -9,49 +8,12 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import NamedTuple
 
+from exercises.capstone.parts import course_part
+
 from .blocks import BlockManager
 
-
-def step(running: list, waiting: deque, budget: int, max_num_seqs: int, pool) -> list[tuple]:
-    """Decide a step: [(request, tokens), ...]. Moves requests between `running` and `waiting`."""
-    plan, preempted, index = [], False, 0
-    while index < len(running) and budget > 0:
-        request = running[index]
-        n = min(request.num_tokens - request.num_computed_tokens, budget)
-        got_blocks = False
-        while not got_blocks:
-            got_blocks = pool.allocate(request, request.num_computed_tokens + n)
-            if not got_blocks:
-                victim = running.pop()
-                pool.free(victim)
-                victim.num_computed_tokens = 0
-                waiting.appendleft(victim)
-                preempted = True
-                if victim is request:
-                    break
-        if got_blocks:
-            plan.append((request, n))
-            budget -= n
-            index += 1
-    while waiting and not preempted and budget > 0 and len(running) < max_num_seqs:
-        request = waiting[0]
-        n = min(request.num_tokens - request.num_computed_tokens, budget)
-        if not pool.allocate(request, request.num_computed_tokens + n, must_fit=request.num_tokens):
-            break
-        running.append(waiting.popleft())
-        plan.append((request, n))
-        budget -= n
-    return plan
-
-
-def tokens_now(request, budget: int, threshold: int, alone: bool, chunked: bool) -> int:
-    """How many tokens this request computes in this step; 0: it has to wait."""
-    n = request.num_tokens - request.num_computed_tokens
-    if threshold and not alone:
-        n = min(n, threshold)
-    if n > budget and not chunked:
-        return 0
-    return min(n, budget)
+step = course_part("p4e2_preemption")
+tokens_now = course_part("p4e3_chunks")
 
 
 @dataclass(eq=False)

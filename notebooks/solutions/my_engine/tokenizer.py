@@ -3,52 +3,20 @@
 "the goat" -> words "the", " goat" -> bytes -> pairs are merged, the one learned first before all others -> ids
 """
 
-import codecs
 import json
 from math import inf
 from pathlib import Path
 
 import regex
 
+from exercises.capstone.parts import course_part
+
 # GPT-2's rule: endings ('s, 'll), letters, digits, other signs, each with one space before it; then white space.
 WORDS = regex.compile(r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
 
 
-def count_pairs(tokens: list[int]) -> dict[tuple[int, int], int]:
-    """How often each pair of neighbours occurs: {(left, right): count}."""
-    counts = {}
-    for pair in zip(tokens, tokens[1:]):
-        counts[pair] = counts.get(pair, 0) + 1
-    return counts
-
-
-def merge(tokens: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
-    """The tokens, with each occurrence of `pair` replaced by `new_id`, from the left."""
-    merged = []
-    i = 0
-    while i < len(tokens):
-        if tuple(tokens[i : i + 2]) == pair:
-            merged.append(new_id)
-            i += 2
-        else:
-            merged.append(tokens[i])
-            i += 1
-    return merged
-
-
-class Streamer:
-    """Bytes of tokens in, certain text out: the beginning of a character waits until the rest is here."""
-
-    def __init__(self) -> None:
-        self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    def push(self, token: bytes) -> str:
-        """Take the bytes of one token; return the text that is certain now (possibly "")."""
-        return self.decoder.decode(token)
-
-    def finish(self) -> str:
-        """No more tokens will come: return what is left."""
-        return self.decoder.decode(b"", final=True)
+count_pairs, merge = course_part("p1e1_pairs")
+Streamer = course_part("p1e3_streaming")
 
 
 class Tokenizer:
