@@ -16,7 +16,7 @@ from labkit.catalog import CORE_EXERCISES, LEVELS, SCRIPTS, Level, first_line
 from labkit.errors import LabError
 from labkit.paths import ROOT, short, write_whole
 from labkit.reports import all_predictions, was_run_in_full
-from labkit.terminal import WIDTH, Page, escape, run
+from labkit.terminal import Page, escape, run
 
 NOTEBOOKS = ROOT / "notebooks"
 
@@ -30,26 +30,20 @@ def show_progress(console: Console) -> int:
     table = Table(
         title="Exercises", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
     )
-    narrow = console.width < WIDTH
-    table.add_column("name" if narrow else "notebook", no_wrap=True)
-    table.add_column("exercise")
-    if not narrow:
-        table.add_column("level")
-    table.add_column("state", no_wrap=True)
+    for column in ("name", "exercise", "level", "state"):
+        table.add_column(column, no_wrap=True)
     table.add_column("hints", justify="right", no_wrap=True)
     sources = all_sources()
     entries = {name_of(source): progress.FRESH | notes.get(name_of(source), {}) for source in sources}
     before = None
     for source in sources:
-        entry = entries[name_of(source)]
+        name = name_of(source)
+        entry = entries[name]
         if source.parent != before:
             table.add_section()
         hints = f"{entry['hints']} of 4" if entry["hints"] else ""
-        name = name_of(source)
-        if narrow:  # the beginning is enough for `lab check`
-            name = name.partition("_")[0]
-        level = () if narrow else (level_of(source),)
-        table.add_row(name, escape(title_of(source)), *level, state_of(entry), hints)
+        short_name = name.partition("_")[0]  # the beginning is enough for `lab check`
+        table.add_row(short_name, escape(title_of(source)), level_of(source), state_of(entry), hints)
         before = source.parent
     console.print(table)
     solved = sum(entry["solved"] for entry in entries.values())
@@ -60,8 +54,7 @@ def show_progress(console: Console) -> int:
         )
     points, most, reports = predicted_points()
     if reports:
-        guesses = "1 guess" if most == 3 else f"{most // 3} guesses"
-        console.print(f"predictions: {points} of {most} points, {guesses}")
+        console.print(f"predictions: {points} of {most} points, {_many(most // 3, 'guess', 'guesses')}")
     else:
         console.print("predictions: none yet. Guess in a notebook, or: lab run kv_cache_lab --predict")
     unsolved = [s for s in sources if not entries[name_of(s)]["solved"]]
@@ -121,7 +114,7 @@ def state_of(entry: dict[str, Any]) -> str:
     if entry["solved"]:
         return "[green]solved[/]"
     if entry["tries"]:
-        return f"[yellow]tried {'once' if entry['tries'] == 1 else str(entry['tries']) + ' times'}[/]"
+        return f"[yellow]{_many(entry['tries'], 'try', 'tries')}[/]"
     return "[dim]not yet tried[/]"
 
 

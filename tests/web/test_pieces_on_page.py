@@ -47,6 +47,11 @@ def model() -> Transformer:
     return Transformer.from_pretrained("tales")
 
 
+def near(piece, name: str, value: float, **how: float) -> None:
+    """The number of this name on a piece is about the value: `how` is pytest.approx's rel or abs."""
+    assert number(shown(piece, name)) == pytest.approx(float(value), **how)
+
+
 # ---------------------------------------------------------------------- all of them
 
 
@@ -152,9 +157,7 @@ def test_the_score_of_turned_vectors_is_pythons(piece_on):
     for places in [(5, 2), (77, 0), (3, 900)]:
         piece.get_by_label("place of the query").fill(str(places[0]))
         piece.get_by_label("place of the key").fill(str(places[1]))
-        assert float(shown(piece, "score")) == pytest.approx(
-            score(data["query"], data["key"], places), abs=6e-4
-        )
+        near(piece, "score", score(data["query"], data["key"], places), abs=6e-4)
     before = shown(piece, "score")
     piece.locator('[data-do="far"]').click()
     assert piece.get_by_label("place of the key").input_value() == "1900" and shown(piece, "score") == before
@@ -180,12 +183,10 @@ def test_attention_of_every_head_on_a_text_of_the_readers(piece_on, tok, model):
         piece.get_by_label("layer").select_option(str(layer))
         piece.get_by_label("head").select_option(str(head))
         piece.locator(f'[data-cell="{query},{key}"]').dispatch_event("click")
-        assert float(shown(piece, "weight")) == pytest.approx(
-            float(weights[layer][head, query, key]), abs=6e-4
-        )
+        near(piece, "weight", float(weights[layer][head, query, key]), abs=6e-4)
         assert shown(piece, "sum") == "1.00"
     piece.locator('[data-token="3"]').hover()  # a word: what it attends to most
-    assert float(shown(piece, "weight")) == pytest.approx(float(weights[5][3, 3].max()), abs=6e-4)
+    near(piece, "weight", float(weights[5][3, 3].max()), abs=6e-4)
     assert piece.locator(".cell.future").count() == len(ids) * (len(ids) - 1) // 2
     piece.get_by_label("text").fill("the king " * 50)
     piece.get_by_text("Only the first 40 of").wait_for()
@@ -218,8 +219,8 @@ def test_decoding_on_a_prompt_of_the_readers(piece_on, tok, model):
         assert shown(piece, "said") == moment.said
         assert int(shown(piece, "naive now")) == moment.computed_naive
         assert int(shown(piece, "cached now")) == moment.computed_cached
-        assert float(shown(piece, "used")) == pytest.approx(moment.bytes_used / 1000, abs=0.06)
-        assert float(shown(piece, "reserved")) == pytest.approx(moment.bytes_reserved / 1000, abs=0.06)
+        near(piece, "used", moment.bytes_used / 1000, abs=0.06)
+        near(piece, "reserved", moment.bytes_reserved / 1000, abs=0.06)
         for row, places in (("naive", moment.computed_naive), ("cached", moment.room)):
             assert piece.locator(f'[data-row="{row}"] .cell').count() == places
         assert "was computed once" in shown(piece, "invariant")
@@ -379,12 +380,8 @@ def test_the_roofline_is_that_of_the_cost_model(piece_on):
         cost = cost_of(model_name, card)
         size = StepSize.of([(context - 1, 1)] * users)
         work, seconds = cost.work(size), cost.seconds(size)
-        assert number(shown(piece, "memory")) == pytest.approx(
-            1e3 * work.bytes / cost.ceilings.bandwidth, rel=5e-3
-        )
-        assert number(shown(piece, "arithmetic")) == pytest.approx(
-            1e3 * work.operations / cost.ceilings.rate, rel=5e-3
-        )
+        near(piece, "memory", 1e3 * work.bytes / cost.ceilings.bandwidth, rel=5e-3)
+        near(piece, "arithmetic", 1e3 * work.operations / cost.ceilings.rate, rel=5e-3)
         told = int(shown(piece, "tokens a second, all users").replace(",", ""))
         assert told == pytest.approx(users / seconds, abs=0.6)
         by_memory = work.bytes / cost.ceilings.bandwidth > work.operations / cost.ceilings.rate
@@ -405,12 +402,8 @@ def test_a_long_prompt_whole_and_in_chunks_by_the_cost_model(piece_on):
         for way, limit in (("whole", prompt + users), ("in chunks", budget)):
             seconds = steps_of(cost_of("llama-3-8b", card), users, prompt, limit)
             told = piece.locator(f'[data-way="{way}"]')
-            assert number(shown(told, "longest wait for a token")) == pytest.approx(
-                1e3 * max(seconds), rel=5e-3
-            )
-            assert number(shown(told, "first token of the prompt after")) == pytest.approx(
-                1e3 * sum(seconds), rel=5e-3
-            )
+            near(told, "longest wait for a token", 1e3 * max(seconds), rel=5e-3)
+            near(told, "first token of the prompt after", 1e3 * sum(seconds), rel=5e-3)
             assert int(shown(told, "steps")) == len(seconds)
 
 
@@ -436,11 +429,9 @@ def test_shared_cards_are_those_of_the_text_and_of_python(piece_on):
     slide(piece, "cards", 3)
     slide(piece, "users", 0)
     wanted = tensor_parallel(SHAPES["llama-3-8b"], 8, 1, "PCIe")
-    assert number(shown(together, "on the wire")) == pytest.approx(1e3 * wanted["wire"], rel=5e-3)
-    assert number(shown(together, "sent by each card")) == pytest.approx(wanted["sent"] / 1e6, rel=5e-3)
-    assert number(shown(together, "reading them and the caches")) == pytest.approx(
-        1e3 * wanted["read"], rel=5e-3
-    )
+    near(together, "on the wire", 1e3 * wanted["wire"], rel=5e-3)
+    near(together, "sent by each card", wanted["sent"] / 1e6, rel=5e-3)
+    near(together, "reading them and the caches", 1e3 * wanted["read"], rel=5e-3)
     assert row.locator(".idle").count() == 8 * 23 - 8 * 16 and shown(row, "bubble") == f"{bubble(8, 16):.0%}"
 
 
@@ -449,7 +440,7 @@ def test_a_choice_that_is_taken_away_costs_what_was_measured(piece_on):
     _, *others = read_trained().values()
     for trained in others:
         piece.get_by_role("button", name=trained.name, exact=True).click()
-        assert number(shown(piece, "without")) == pytest.approx(mean(trained.perplexities), abs=0.06)
+        near(piece, "without", mean(trained.perplexities), abs=0.06)
         worse = sum(more > 0 for more in trained.more)
         assert shown(piece, "seeds in which it is worse") == f"{worse} of {len(trained.more)}"
         assert piece.locator("circle.gone").count() == len(trained.perplexities)

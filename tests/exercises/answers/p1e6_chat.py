@@ -13,6 +13,3 @@ def with_marks_in_place(messages, encode, add_generation_prompt=True):
 
 
 RIGHT = [with_marks_in_place]
-WRONG = {
-    "changes-its-input": {"for message in messages:": "while messages:\n        message = messages.pop(0)"}
-}

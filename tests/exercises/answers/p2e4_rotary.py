@@ -11,7 +11,6 @@ def rotate_half(x, positions, theta=10_000.0):
     return (x.float() * angles.cos() + turned.float() * angles.sin()).type_as(x)
 
 
-RESULT = "torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)"
 RIGHT = [rotate_half]
 WRONG = {
     "rotary-angles-rounded": {
@@ -19,5 +18,4 @@ WRONG = {
         "* speeds": "* speeds.to(x.dtype)",
         "].float()": "]",
     },
-    "changes-its-input": {f"return {RESULT}": f"x[...] = {RESULT}\n    return x"},
 }

@@ -3,22 +3,6 @@ import torch
 from tests.exercises.changed import changed
 
 
-class TokenByToken:
-    def __init__(self, num_layers, room, num_kv_heads, head_dim):
-        self.keys = torch.empty(num_layers, room, num_kv_heads, head_dim)
-        self.values = torch.empty(num_layers, room, num_kv_heads, head_dim)
-        self.lengths = [0] * num_layers
-
-    def append(self, layer, k, v):
-        if self.lengths[layer] + len(k) > self.keys.shape[1]:
-            raise ValueError("full")
-        for key, value in zip(k, v):
-            self.keys[layer][self.lengths[layer]] = key
-            self.values[layer][self.lengths[layer]] = value
-            self.lengths[layer] += 1
-        return self.keys[layer][: self.lengths[layer]], self.values[layer][: self.lengths[layer]]
-
-
 class Lists:
     """Keeps the very tensors that it was given."""
 
@@ -35,9 +19,8 @@ class Lists:
         return torch.cat(keys), torch.cat(values)
 
 
-PAIR, ROOM = "self.keys[layer, :end], self.values[layer, :end]", "self.keys.shape[1]"
+PAIR = "self.keys[layer, :end], self.values[layer, :end]"
 RIGHT = [
-    TokenByToken,
     {PAIR: f"torch.stack(({PAIR}))"},
     # One counter will do, if only the last layer moves it.
     {
@@ -47,11 +30,6 @@ RIGHT = [
 ]
 WRONG = {
     "cache-wrong-type": {", self.values[layer, :end]": ""},
-    "cache-full-unnoticed": {
-        "end = start + len(k)": f"end = min(start + len(k), {ROOM})",
-        "= k\n": "= k[: end - start]\n",
-        "= v\n": "= v[: end - start]\n",
-    },
     "cache-borrows-memory": [
         Lists,
         changed(Lists, {"append(k)": "append(k.clone())"}),

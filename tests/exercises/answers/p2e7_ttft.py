@@ -12,8 +12,3 @@ def free_by_times(bytes_per_parameter, bandwidth, rate):
 
 
 RIGHT = [(seconds_by_cases, free_by_times)]
-WRONG = {  # goes over to arithmetic too early
-    "roofline-takes-the-faster": {
-        "max(computing, fetching)": "computing if 1.5 * computing > fetching else fetching"
-    }
-}

@@ -19,4 +19,3 @@ def mend_row_by_row(weight, column):
 
 
 RIGHT = [(find_by_counting, mend_row_by_row)]
-WRONG = {"changes-its-input": {"rest = weight.clone()": "rest, weight = weight, weight.clone()"}}

@@ -1,4 +1,6 @@
-from exercises.phase4.temperature_lab import expand_kernel, used_memory
+from functools import partial
+
+from exercises.phase4.temperature_lab import used_memory, with_the_bug
 from tests.exercises.changed import changed
 
 
@@ -12,23 +14,12 @@ def right_into_the_memory(x, cu_num_tokens, replace_from=0, replace_to=0):
     return expanded_x
 
 
-def with_the_bug(x, cu_num_tokens, replace_from=0, replace_to=0):
-    """As it is handed out."""
-    expanded_x = used_memory(int(cu_num_tokens[-1]), x.dtype)
-    expand_kernel(expanded_x.long(), x.long(), cu_num_tokens.long(), replace_from, replace_to)
-    return expanded_x
-
-
-OWN_MEMORY = "used_memory(int(cu_num_tokens[-1]), x.dtype)"
 SAID = "colleague = [1, 1, 1, 1, 1, 2]"
 RIGHT = [
     {"expand_batch_to_tokens": right_into_the_memory, SAID: "colleague = (1.0, 1.0, 1.0, 1.0, 1.0, 2.0)"},
 ]
 WRONG = {
-    "numbers-of-nobody": {"expand_batch_to_tokens": with_the_bug},
-    "nothing-arrives": {
-        "expand_batch_to_tokens": changed(with_the_bug, {OWN_MEMORY: "x.new_zeros(int(cu_num_tokens[-1]))"})
-    },
+    "numbers-of-nobody": {"expand_batch_to_tokens": partial(with_the_bug)},
     "changes-its-input": {
         "values = torch.where(x == replace_from, replace_to, x).to(x.dtype)": "values = x\n    values[x == replace_from] = replace_to"
     },

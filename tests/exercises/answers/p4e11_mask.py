@@ -17,4 +17,3 @@ def from_each_state(moves, accepting, state, tokens, end):
 
 
 RIGHT = [from_each_state]
-WRONG = {"returns-nothing": {"return [\n": "_ = [\n"}}

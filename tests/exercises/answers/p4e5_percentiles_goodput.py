@@ -23,18 +23,8 @@ def right_goodput_numpy(requests, ttft_slo, tpot_slo):
     )
 
 
-def averages_of_all_gaps(requests, ttft_slo, tpot_slo):
-    gaps = [gap for _, t in requests for gap in np.diff(t)]
-    good = np.mean([t[0] - a for a, t in requests]) <= ttft_slo and (not gaps or np.mean(gaps) <= tpot_slo)
-    return _rate(requests, [good] * len(requests))
-
-
-RIGHT = [
-    {"percentile": lambda values, rank: np.percentile(values, rank)},
-    (right_by_hand, right_goodput_numpy),
-]
+RIGHT = [(right_by_hand, right_goodput_numpy)]
 WRONG = {
-    "averages-first": {"goodput": averages_of_all_gaps},
     "changes-its-input": [
         {"ordered = sorted(values)": "values.sort()\n    ordered = values"},
         {"good = 0\n": "good = 0\n    requests.sort()\n"},

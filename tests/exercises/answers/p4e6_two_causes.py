@@ -50,12 +50,6 @@ RIGHT = [
         "rate(vllm:num_preemptions_total[10s]) > 0 or max_over_time(vllm:kv_cache_usage_perc[10s]) > 0.9",
         "increase(vllm:prefix_cache_queries_total[10s]) > 0 unless increase(vllm:prefix_cache_hits_total[10s]) > 0",
     ),
-    (
-        f"{QUEUE} > 2 * {PREFILL}",
-        f"0 < ({RUNNING}) + ({WAITING}) < 4",
-        f"0.85 < {KV}",
-        'sum(rate(vllm:prefix_cache_hits_total{engine="0"}[8s])) == 0 and sum(rate(vllm:prefix_cache_queries_total[8s])) > 0',
-    ),
 ]
 WRONG = {
     "wrong-type": but(small=0.9),

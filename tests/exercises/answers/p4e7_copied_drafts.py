@@ -11,4 +11,3 @@ def right_place_by_place(tokens, least, most, k):
 
 
 RIGHT = [right_place_by_place]
-WRONG = {"returns-nothing": {"return []": "return None"}}

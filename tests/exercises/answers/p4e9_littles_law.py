@@ -20,7 +20,6 @@ def running_by_formula(rate, tokens, fixed, each, most):
     return n if n <= most else 0
 
 
-INSIDE = "sum(done - arrival for arrival, done in requests)"
 KNEE = "most / (tokens * (fixed + each * most))"
 RIGHT = [
     {
@@ -29,6 +28,3 @@ RIGHT = [
         KNEE: "most / (fixed + each * most) / tokens",
     }
 ]
-WRONG = {
-    "returns-nothing": {f"return {INSIDE}": INSIDE},
-}

@@ -18,12 +18,5 @@ RIGHT = [
     {BY_PLACE: f"self.tokens[:], self.slots[:] = tokens[0], slots[0]\n        {BY_PLACE}", REST: "pass"},
 ]
 WRONG = {
-    "writes-into-anothers-block": [
-        {
-            REST: "pass\n        self.replay = self.record()",
-            "cause = 3": "cause = 2",
-        },  # believes in sentence 2
-    ],
     "another-cause": [{"cause = 3": "cause = 4"}, {"Runner": NullBlock, "cause = 3": 'cause = "2"'}],
-    "wrong-type": [{"cause = 3": 'cause = "three"'}, {"cause = 3": "cause = 0"}],
 }

@@ -19,5 +19,4 @@ class ByReady(SmallLoader):
 RIGHT = [{"Loader": ByReady, "cause = 4": 'cause = "4"'}]
 WRONG = {
     "another-cause": [{"cause = 4": "cause = 3"}, {"Loader": ByReady, "cause = 4": "cause = 1"}],
-    "wrong-type": {"cause = 4": 'cause = "four"'},
 }

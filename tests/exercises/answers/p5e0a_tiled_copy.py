@@ -12,6 +12,3 @@ def row_by_row(x, out, rows, columns, x_stride, out_stride, TILE: tl.constexpr):
 
 
 RIGHT = [row_by_row]
-WRONG = {
-    "no-masks": {"(r < rows)[:, None] & (c < columns)[None, :]": "(r >= 0)[:, None] & (c >= 0)[None, :]"}
-}

@@ -34,10 +34,6 @@ def no_kernel(
 
 RIGHT = [a_token_at_a_time]
 WRONG = {
-    "masked-with-zero": {'        scores = tl.where(is_mine, scores, float("-inf"))\n': ""},
-    "page-id-as-token": {
-        "physical * block_stride + places * token_stride": "(physical + places) * token_stride"
-    },
     "no-kernel": no_kernel,
     "raises": {"places < context_len": "places < contxt_len"},
 }
