@@ -15,7 +15,7 @@ from exercises.judging import boxes, progress
 from exercises.judging.answers import guard
 from exercises.judging.comparing import expect_equal, same, show
 from exercises.judging.sandbox import judge_safely
-from exercises.judging.verdict import NOTHING, Exercise, NotAttempted, NotYet, Stopped, Verdict, WrongCall
+from exercises.judging.verdict import Exercise, NotAttempted, NotYet, Stopped, Verdict, WrongCall
 
 __all__ = [
     "Exercise",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-def check(name: str = NOTHING, *answers: Any) -> None:
+def check(name: str = "", *answers: Any) -> None:
     """Judge the answers to an exercise, show what came out in one box, note the progress; a right one goes into `my_engine/`.
 
     Raises:
@@ -40,7 +40,7 @@ def check(name: str = NOTHING, *answers: Any) -> None:
         NotYet: it is not right yet.
         WrongCall: there is no such exercise, or the answers are not those that it asks for.
     """
-    exercise = _find(name, answers)
+    exercise = _find(name)
     _must_be_asked_for(exercise, answers)
     try:
         verdict = judge_safely(exercise, answers)
@@ -54,7 +54,7 @@ def check(name: str = NOTHING, *answers: Any) -> None:
         print(told)
 
 
-def hint(name: str = NOTHING, rung: int | None = None) -> None:
+def hint(name: str = "", rung: int | None = None) -> None:
     """Show a hint of an exercise: the one that is asked for by its number (1 to 4; the fourth is the solution).
 
     Without a number: the next one, if a check has failed since the last one was shown; else that one again. So a
@@ -65,7 +65,7 @@ def hint(name: str = NOTHING, rung: int | None = None) -> None:
     """
     from exercises.judging.sources import solution_of
 
-    exercise = _find(name, (), "hint")
+    exercise = _find(name, "hint")
     rungs = len(exercise.hints) + 1
     if rung is None:
         rung = progress.next_rung(exercise.name, rungs)
@@ -77,16 +77,13 @@ def hint(name: str = NOTHING, rung: int | None = None) -> None:
     boxes.display(boxes.hint_box(exercise, rung, text))
 
 
-def _find(name: Any, answers: tuple[Any, ...], called: str = "check") -> Exercise:
+def _find(name: Any, called: str = "check") -> Exercise:
     from exercises.judging.registry import find
 
     if isinstance(name, str) and name:
         return find(name)
-    given = [] if name is NOTHING or isinstance(name, str) else [name]
-    words = [str(getattr(a, "__name__", "...")) for a in (*given, *answers)] if called == "check" else []
-    call = ", ".join(['"NAME"', *words])
     raise WrongCall(
-        f"the name of the exercise comes first, in quotes: {called}({call}). It is called as its notebook is, without .ipynb"
+        f'the name of the exercise comes first, in quotes: {called}("NAME"). It is its notebook\'s, without .ipynb'
     )
 
 
@@ -97,8 +94,3 @@ def _must_be_asked_for(exercise: Exercise, answers: tuple[Any, ...]) -> None:
             f"this exercise takes {len(asks)} answer{'s' * (len(asks) > 1)}, and {len(answers)} came: "
             f'check("{exercise.name}", {", ".join(asks)})'
         )
-    names = [getattr(answer, "__name__", "") for answer in answers]
-    if sorted(map(str, names)) == sorted(asks):
-        for asked, got in zip(asks, names):
-            if asked != got:
-                raise WrongCall(f"in the place of `{asked}` stands `{got}`: have they changed places?")

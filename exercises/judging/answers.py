@@ -23,6 +23,7 @@ class _Watch:
     """What the grader has done so far in this process: which files hold answers, what was called last."""
 
     files: set[str]
+    cases: int  # calls of answers
     last: tuple[str, Any, Any] | None  # name of the answer, what was tried, what came out
     board: mmap | None = None  # memory shared with the parent process, for what is being called right now
 
@@ -31,7 +32,7 @@ class _Watch:
 
     def start(self, answers: Sequence[Any]) -> None:
         self.files = {code.co_filename for answer in answers for code in _codes(answer)}
-        self.last = None
+        self.last, self.cases = None, 0
 
     def calling(self, tried: Any) -> None:
         """Note a call where it can be read even if it never comes back. "": it has."""
@@ -65,6 +66,7 @@ def _guarded(answer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tried: 
         raise NotYet("not-a-function", f"A function is asked for, and this is {show(answer, 100)}.")
     watch.files.update(code.co_filename for code in _codes(answer))
     watch.calling(tried)
+    watch.cases += 1
     try:
         out = answer(*args, **kwargs)
     except (Exception, SystemExit) as error:

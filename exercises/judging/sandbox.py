@@ -58,10 +58,10 @@ def judge(exercise: Exercise, answers: Sequence[Any]) -> Verdict:
             from_here = isinstance(answer, (FunctionType, type)) and str(answer.__module__)
             if from_here and from_here.startswith(("phase", "exercises.")):
                 raise NotYet("borrowed", BORROWED.format(answer.__qualname__, from_here))
-        note = exercise.grade(*answers)
+        exercise.grade(*answers)
     except (Exception, SystemExit) as error:
         return verdict_of(name_the_trouble(error))
-    return Verdict("correct", says=note if isinstance(note, str) else "")
+    return Verdict("correct", says=f"Right in {watch.cases} cases." if watch.cases else "")
 
 
 def judge_safely(exercise: Exercise, answers: Sequence[Any], seconds: float | None = None) -> Verdict:

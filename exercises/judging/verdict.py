@@ -20,8 +20,7 @@ class Exercise:
     Attributes:
         name: the notebook's name, such as "p1e1_pairs".
         asks: names of the things that the learner defines, in the order in which `check` gets them.
-        grade: `grade(*answers)` raises NotYet, or returns. It may return a sentence that says what was tried.
-            It runs in a process of its own, with a time limit.
+        grade: `grade(*answers)` raises NotYet, or returns. It runs in a process of its own, with a time limit.
         hints: a nudge, the formula, pseudo-code; they come from its text file. The solution is cut out of the source.
         title: of an exercise without a source; else it is the source's first heading.
         seconds: how long the grader may run.

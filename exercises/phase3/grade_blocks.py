@@ -104,9 +104,8 @@ ALLOCATE = Solution(
 
 
 @ALLOCATE.grader
-def grade_allocator(allocator: type) -> str:
+def grade_allocator(allocator: type) -> None:
     ALLOCATE.judge_scripts("Allocator", allocator, [*SCRIPTS, *map(_random_script, range(20))])
-    return "The example above, and 20 servers on which requests come, fork and end at random."
 
 
 # ---------------------------------------------------------------------- 3.2 block table lookup
@@ -141,7 +140,7 @@ SLOTS = Solution(
 
 
 @SLOTS.grader
-def grade_slots(slots: Callable[[list[int], int, int, int], list[int]]) -> str:
+def grade_slots(slots: Callable[[list[int], int, int, int], list[int]]) -> None:
     cases = [([7, 3, 9, 2], 2, 5, 4), ([5], 0, 4, 4), ([2, 8], 7, 1, 4)]
     rng = random.Random(0)
     for _ in range(40):
@@ -150,4 +149,3 @@ def grade_slots(slots: Callable[[list[int], int, int, int], list[int]]) -> str:
         n = rng.randint(1, size * blocks - first)
         cases.append((rng.sample(range(1, 50), blocks), first, n, size))
     SLOTS.judge("slots", slots, cases, clean=lambda result: [int(slot) for slot in result])
-    return f"{len(cases)} block tables, with blocks of 1, 4 and 16 tokens."

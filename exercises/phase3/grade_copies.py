@@ -138,7 +138,7 @@ def _random_plan(rng: random.Random) -> Plan:
 
 
 @EXERCISE.grader
-def grade_copy_on_write(fork: Fork, make_room: MakeRoom) -> str:
+def grade_copy_on_write(fork: Fork, make_room: MakeRoom) -> None:
     cases = [
         (4, [0] * 6 + ["0 forks", "0 forks", 1, 0, 2, 2, 2, 1, 1, 0]),  # a block and a half
         (4, [0] * 4 + ["0 forks", 1, 0, 0, 1]),  # exactly one block
@@ -154,4 +154,3 @@ def grade_copy_on_write(fork: Fork, make_room: MakeRoom) -> str:
         present=_first_step,
         show=lambda size, plan: f"blocks of {size} tokens; these answers write, or fork: {plan}",
     )
-    return "Three answers by hand; then 20 times up to six of them that fork and write at random, each read back."

@@ -92,7 +92,7 @@ def _like_the_manager(seed: int) -> list[tuple]:
 
 
 @EXERCISE.grader
-def grade_prefix(block_names: Names, find_prefix: Find) -> str:
+def grade_prefix(block_names: Names, find_prefix: Find) -> None:
     both, answers = ("block_names", "find_prefix"), (block_names, find_prefix)
     names = [(texts, 4) for texts in TEXTS]
     cases = [case for seed in range(20) for case in _like_the_manager(seed)]
@@ -107,4 +107,3 @@ def grade_prefix(block_names: Names, find_prefix: Find) -> str:
         return f"find_prefix({tokens}, {size}, cached), and the cache holds (tokens, their blocks): {cached[-3:]}"
 
     EXERCISE.judge(both, answers, [*by_hand, *cases], play=found, show=show)
-    return "A few texts by hand, and 480 random ones that begin alike, as the course's own BlockManager holds them."

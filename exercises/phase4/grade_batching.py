@@ -47,10 +47,9 @@ EXERCISE = Solution(
 
 
 @EXERCISE.grader
-def grade_static_continuous(static: Callable, continuous: Callable) -> str:
+def grade_static_continuous(static: Callable, continuous: Callable) -> None:
     rng = random.Random(4)
     cases = [([5, 2, 3], 2), ([500, 10, 800], 3), ([4, 4, 4, 4], 2), ([3, 9, 2, 7, 1], 2)]
     cases += [([rng.randint(1, 30) for _ in range(rng.randint(1, 9))], rng.randint(1, 4)) for _ in range(100)]
     EXERCISE.judge("static", static, cases)
     EXERCISE.judge("continuous", continuous, cases)
-    return f"{len(cases)} crowds of up to nine users, with one to four seats."

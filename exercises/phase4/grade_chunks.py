@@ -30,7 +30,7 @@ EXERCISE = Solution(
 
 
 @EXERCISE.grader
-def grade_chunks(tokens_now: Callable, admit: Callable) -> str:
+def grade_chunks(tokens_now: Callable, admit: Callable) -> None:
     rng = random.Random(3)
     lea, tom = SmallRequest("Lea", 400), SmallRequest("Tom", 3)
     cases = [
@@ -64,4 +64,3 @@ def grade_chunks(tokens_now: Callable, admit: Callable) -> str:
         alone = len(waiting) == 1 and rng.random() < 0.5
         queues.append((waiting, rng.randint(1, 90), rng.choice((0, 10, 25)), alone, rng.random() < 0.6))
     EXERCISE.judge("admit", admit, queues, clean=as_plan)
-    return f"{len(cases)} requests one by one, and {len(queues)} queues."

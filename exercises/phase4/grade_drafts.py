@@ -26,7 +26,7 @@ COPIED = Solution(
 
 
 @COPIED.grader
-def grade_copied_drafts(propose: Callable) -> str:
+def grade_copied_drafts(propose: Callable) -> None:
     rng = random.Random(5)
     cases = [
         ([7, 1, 2, 3, 4, 5, 9, 2, 3], 2, 3, 2),
@@ -44,7 +44,6 @@ def grade_copied_drafts(propose: Callable) -> str:
         least = rng.randint(1, 3)
         cases.append((tokens, least, least + rng.randint(0, 3), rng.randint(1, 5)))
     COPIED.judge("propose", propose, cases)
-    return f"{len(cases)} texts, with endings that occur often, once, and never."
 
 
 # ---------------------------------------------------------------------- 4.8 verified drafts
@@ -77,7 +76,7 @@ def _distribution(rng: random.Random, size: int, zeros: float) -> list[float]:
 
 
 @VERIFIED.grader
-def grade_verified_drafts(verify: Callable) -> str:
+def grade_verified_drafts(verify: Callable) -> None:
     rng = random.Random(8)
     p, q = [[0.5, 0.2, 0.3], [0.1, 0.1, 0.8]], [[0.2, 0.7, 0.1]]
     cases = [
@@ -97,4 +96,3 @@ def grade_verified_drafts(verify: Callable) -> str:
         drafts = [rng.choices(range(size), row)[0] for row in qs]
         cases.append((ps, qs, drafts, [rng.random() for _ in range(k + 1)]))
     VERIFIED.judge("verify", verify, cases)
-    return f"{len(cases)} steps with 0 to 4 drafts, good guessers and bad ones."

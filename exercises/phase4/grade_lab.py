@@ -64,7 +64,7 @@ def _first_field(got: dict[str, Any], want: dict[str, Any]) -> tuple[str, str]:
 
 
 @LAB.grader
-def grade_names(preempt: Callable, lying: Any) -> str:
+def grade_names(preempt: Callable, lying: Any) -> None:
     LAB.judge(
         "preempt",
         preempt,
@@ -74,7 +74,6 @@ def grade_names(preempt: Callable, lying: Any) -> str:
         present=_first_field,
     )
     _the_example(lying)
-    return "20 servers with random priorities and little memory: every name tells the truth, and no true one is gone."
 
 
 def _the_example(lying: Any) -> None:

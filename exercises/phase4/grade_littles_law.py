@@ -42,7 +42,7 @@ EXERCISE = Solution(
 
 
 @EXERCISE.grader
-def grade_littles_law(in_system: Callable, running: Callable, knee: Callable) -> str:
+def grade_littles_law(in_system: Callable, running: Callable, knee: Callable) -> None:
     rng = random.Random(9)
     logs = [
         ([(2.0, 6.0), (3.0, 4.0), (5.0, 7.0)],),
@@ -65,4 +65,3 @@ def grade_littles_law(in_system: Callable, running: Callable, knee: Callable) ->
         loads.append((rate, *server))
     EXERCISE.judge("running", running, loads)
     EXERCISE.judge("knee", knee, servers, tolerance=1e-6)
-    return f"{len(logs)} logs and {len(loads)} servers, below their knee and above it."

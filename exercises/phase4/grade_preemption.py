@@ -141,7 +141,7 @@ def _told(tokens: list, queue: list, free: int, budget: int, seats: int) -> str:
 
 
 @EXERCISE.grader
-def grade_preemption(step: Callable) -> str:
+def grade_preemption(step: Callable) -> None:
     rng = random.Random(2)
     shapes = [
         ([(9, 8), (8, 7)], [(5, 0)], 0, 16, 4),
@@ -163,4 +163,3 @@ def grade_preemption(step: Callable) -> str:
         seats = len(running) + rng.randint(0, 2)
         shapes.append((running, waiting, rng.randint(0, 5), rng.randint(2, 30), seats))
     EXERCISE.judge("step", step, shapes, play=after, show=_told)
-    return f"{len(shapes)} steps: some by hand, others at random; which requests run, which wait, how many blocks each holds."

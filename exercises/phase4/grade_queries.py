@@ -24,17 +24,15 @@ SAYS = EXERCISE.says()
 
 
 @EXERCISE.grader
-def grade_queries(*alerts: str) -> str:
-    count = 0
+def grade_queries(*alerts: str) -> None:
     for name, text in zip(ALERTS, alerts, strict=True):
         if text is None or text is Ellipsis:
             raise NotAttempted(f"`{name}` is still empty.")
-        count += grade(name, text)
-    return f"Four alerts, each on the minutes of its night and on these as other machines would have seen them: {count} rings and silences."
+        grade(name, text)
 
 
-def grade(name: str, text: str) -> int:
-    """One alert. Returns how often it was tried."""
+def grade(name: str, text: str) -> None:
+    """One alert."""
     night, cause = ALERTS[name]
     if not isinstance(text, str):
         raise NotYet("wrong-type", "An alert is a text in quotes: PromQL.", name, show(text), "a text")
@@ -60,7 +58,6 @@ def grade(name: str, text: str) -> int:
         raise SAYS.no(
             "wakes-you-for-nobody", tried, "rings: the healthy server, while nobody calls it", "silent"
         )
-    return len(minutes) * 4 + 1
 
 
 def parsed(text: str, tried: str) -> ast.Expr:

@@ -30,7 +30,7 @@ EXERCISE = Solution(
 
 
 @EXERCISE.grader
-def grade_one_step(share_budget: Callable) -> str:
+def grade_one_step(share_budget: Callable) -> None:
     rng = random.Random(1)
     v = SmallRequest
     cases: list[tuple] = [
@@ -49,4 +49,3 @@ def grade_one_step(share_budget: Callable) -> str:
         cases.append((running, waiting, rng.randint(1, 40), len(running) + rng.randint(0, 3)))
 
     EXERCISE.judge("share_budget", share_budget, cases, clean=as_plan)
-    return f"{len(cases)} steps: the example, and others with up to seven requests at random."

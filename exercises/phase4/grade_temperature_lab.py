@@ -66,10 +66,9 @@ CASES = [
 
 
 @LAB.grader
-def grade_temperature(expand_batch_to_tokens: Callable, colleague: Any) -> str:
+def grade_temperature(expand_batch_to_tokens: Callable, colleague: Any) -> None:
     LAB.judge("expand_batch_to_tokens", expand_batch_to_tokens, CASES, clean=_with_kind)
     _the_colleague(colleague)
-    return f"{len(CASES)} steps: temperatures, top-p and top-k, with and without drafts."
 
 
 def _the_colleague(numbers: Any) -> None:

@@ -54,18 +54,13 @@ def _is_power_of_ten(x: float) -> bool:
 @EXERCISE.grader
 def grade_benchmark(
     floor_us: Callable[[Record, Card], float], what_is_wrong: Callable[[Record, Card], str]
-) -> str:
+) -> None:
     _floors(floor_us)
-    count = 0
     for seed in range(24):
         card = CARD if seed < 12 else ODD_CARD
         for kind in KINDS:
             record, word = make_record(kind, seed, card)
             _ask(what_is_wrong, record, card, kind, word)
-            count += 1
-    return (
-        f"The floors of 6 shapes on two cards; {count} records of the two, of which {count // 2} are honest."
-    )
 
 
 def _floors(floor_us: Callable[[Record, Card], float]) -> None:

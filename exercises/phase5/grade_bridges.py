@@ -82,10 +82,9 @@ def copied(kernel: Any) -> Callable[..., dict[str, Any]]:
 
 
 @COPY.grader
-def grade_copy(tiled_copy: Any) -> str:
+def grade_copy(tiled_copy: Any) -> None:
     sizes = [(5, 7, 9, 12, 4), (8, 4, 4, 6, 4), (3, 17, 20, 17, 8), (9, 2, 5, 3, 2)]
     COPY.judge("tiled_copy", tiled_copy, sizes, play=copied)
-    return "Four matrices with gaps between their rows: each number read once, and nothing written elsewhere."
 
 
 # ------------------------------------------------------------------ 5.0b
@@ -134,13 +133,12 @@ def softmaxed(kernel: Any) -> Callable[..., dict[str, Any]]:
 
 
 @SOFTMAX.grader
-def grade_softmax(long_softmax: Any) -> str:
+def grade_softmax(long_softmax: Any) -> None:
     sizes = ((2, 11, 4), (1, 30, 8), (3, 5, 2))
     cases = [(3.0 * matrix(rows, columns), tile) for rows, columns, tile in sizes]
     for row in ([1e3, 999.0, -1e3, -999.0], [1e3, -1e3, 1e3, -1e3], [-1e3, -1001.0, -999.0]):
         cases.append((torch.tensor([row]), 2))
     SOFTMAX.judge("long_softmax", long_softmax, cases, play=softmaxed)
-    return "Rows longer than a tile, with numbers from -1000 to 1000: each number read twice, and nothing written elsewhere."
 
 
 # ------------------------------------------------------------------ 5.0c
@@ -178,7 +176,6 @@ def scored(kernel: Any) -> Callable[..., dict[str, Any]]:
 
 
 @SCORES.grader
-def grade_scores(block_scores: Any) -> str:
+def grade_scores(block_scores: Any) -> None:
     cases = [(10, 4, 4, 6, 3), (3, 4, 8, 3, 0), (16, 8, 8, 5, 5), (21, 2, 16, 12, 0)]
     SCORES.judge("block_scores", block_scores, cases, play=scored)
-    return "Four requests in scattered blocks, with and without gaps between them: each key read once."

@@ -164,7 +164,7 @@ LATE = ("no-maximum", "maximum-starts-at-zero", "unused-places-read", "place-in-
 
 
 @EXERCISE.grader
-def grade_decode(paged_decode: Any) -> str:
+def grade_decode(paged_decode: Any) -> None:
     def judge(case: Case, what: str, *only: str, play: Callable = interpreted) -> None:
         how = dict(play=play, show=lambda *case: shown(*case) + what, tolerance=2e-3, keeps_input=False)
         EXERCISE.judge("paged_decode", paged_decode, [case], only=only, **how)
@@ -184,7 +184,3 @@ def grade_decode(paged_decode: Any) -> str:
         judge(make_case(60, [9], 4, 2, 1, 8, sign=sign), f"; every score is {score}", diagnosis)
     far = make_case(70, [11, 5], 4, 2, 1, 8)
     judge(far, "; the blocks lie beyond place 2^31", "place-in-32-bits", play=far_away)
-    return (
-        "Seven batches: block sizes 2 to 16, groups of 1 to 4 heads, a cache with gaps; NaN in every place of others; scores "
-        "over 1,000 and under -1,000; blocks that lie beyond 2^31."
-    )

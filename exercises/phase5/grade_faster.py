@@ -81,7 +81,7 @@ def counted(kernel: Any) -> Callable[..., dict[str, float]]:
 
 
 @EXERCISE.grader
-def grade_faster(group_decode: Any) -> str:
+def grade_faster(group_decode: Any) -> None:
     right = [diagnosis for diagnosis in EXERCISE.mistakes["group_decode"] if diagnosis not in COUNTED]
     cases = [
         make_case(0, [11, 5], 4, 4, 2, 8),
@@ -91,4 +91,3 @@ def grade_faster(group_decode: Any) -> str:
     how = dict(show=shown, tolerance=2e-3, keeps_input=False)
     EXERCISE.judge("group_decode", group_decode, cases, play=results, only=right, **how)
     EXERCISE.judge("group_decode", group_decode, cases[:2], play=counted, only=COUNTED, **how)
-    return "Each key and value is read once, for all heads of its group, at least a block at a time."

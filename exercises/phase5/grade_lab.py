@@ -74,7 +74,7 @@ LAB = Solution(
 
 
 @LAB.grader
-def grade_lab(runner: type, cause: Any) -> str:
+def grade_lab(runner: type, cause: Any) -> None:
     users = {"alice": 10, "bob": 20, "carol": 30, "dan": 40}
     full = [
         _full_memory(users),
@@ -82,4 +82,3 @@ def grade_lab(runner: type, cause: Any) -> str:
     ]  # else padding might store what is there
     LAB.judge_scripts("Runner", runner, [FIRST_STEP, SYMPTOM, *full, *map(_random_script, range(12))])
     expect_cause(cause, LAB.answers["cause"], LAB.says())
-    return "The symptom is gone, with one recording; every user read their own text in each step of random users."

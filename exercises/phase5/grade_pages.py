@@ -70,7 +70,6 @@ def scored(kernel: Any) -> Callable[..., dict[str, Any]]:
 
 
 @EXERCISE.grader
-def grade_pages(tile_scores: Any) -> str:
+def grade_pages(tile_scores: Any) -> None:
     cases = [(15, 4, 8), (40, 16, 4), (3, 16, 8), (37, 6, 16), (50, 24, 16), (33, 8, 8)]
     EXERCISE.judge("tile_scores", tile_scores, cases, play=scored, keeps_input=False)
-    return "Six contexts with tiles larger and smaller than a page: every key once, page ids one round ahead."

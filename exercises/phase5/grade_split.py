@@ -115,7 +115,7 @@ def on_ranks(cut: Callable[..., Block], run: Callable[..., Tensor]) -> Callable[
 
 
 @EXERCISE.grader
-def grade_split(cut: Callable[..., Block], run: Callable[..., Tensor]) -> str:
+def grade_split(cut: Callable[..., Block], run: Callable[..., Tensor]) -> None:
     cases = []
     # heads, KV heads, inner numbers, ranks
     for seed, (heads, kv_heads, d_ff, ranks) in enumerate(
@@ -129,4 +129,3 @@ def grade_split(cut: Callable[..., Block], run: Callable[..., Tensor]) -> str:
 
     EXERCISE.judge("cut", cut, cases, play=shares, show=show, keeps_input=False)
     EXERCISE.judge(("cut", "run"), (cut, run), cases, play=on_ranks, show=show)
-    return "2 and 4 ranks, groups of 1, 2 and 3 heads: the same on every rank as on one device, a share of each matrix, two sums."

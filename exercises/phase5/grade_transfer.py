@@ -87,7 +87,7 @@ def transferred(load_blocks: Callable[..., int]) -> Callable[..., dict[str, Any]
 
 
 @EXERCISE.grader
-def grade_transfer(load_blocks: Callable[..., int], num_computed: Callable[..., int]) -> str:
+def grade_transfer(load_blocks: Callable[..., int], num_computed: Callable[..., int]) -> None:
     rng, cases = random.Random(3), list(BY_HAND)
     for _ in range(60):
         n = rng.randint(1, 8)
@@ -98,4 +98,3 @@ def grade_transfer(load_blocks: Callable[..., int], num_computed: Callable[..., 
     EXERCISE.judge("load_blocks", load_blocks, cases, play=transferred)
     sizes = [(2, 4, 11), (0, 4, 11), (3, 4, 12), (3, 4, 11), (1, 16, 16), (1, 16, 3), (5, 8, 200), (1, 1, 1)]
     EXERCISE.judge("num_computed", num_computed, sizes)
-    return "Seven transfers by hand and 60 at random, with deaths and leases that end: every good block is used, and no other."

@@ -8,13 +8,12 @@ from exercises.grading import Exercise, NotYet, expect_equal, guard
 from exercises.judging import registry
 
 
-def grade_add(add: Callable[[int, int], int]) -> str:
+def grade_add(add: Callable[[int, int], int]) -> None:
     for a, b in ((1, 2), (5, 5), (-3, 3)):
         out = guard(add, a, b)
         if out == a - b != a + b:
             raise NotYet("subtracts", "You take `b` away.", f"add({a}, {b})", out, a + b)
         expect_equal(out, a + b, f"add({a}, {b})")
-    return "three sums"
 
 
 ADD = Exercise(

@@ -12,7 +12,7 @@ from threading import Thread, Timer
 import pytest
 import torch
 
-from exercises.grading import Exercise, NotYet, WrongCall, check, expect_equal, guard, hint
+from exercises.grading import Exercise, NotYet, WrongCall, check, guard, hint
 from exercises.judging import progress, sandbox
 from exercises.judging.answers import is_stub
 from exercises.judging.engine_runs import same_or_stop
@@ -103,10 +103,10 @@ def test_an_endless_loop_ends_with_a_message(adding, body):
 
 
 @pytest.mark.parametrize("answer", [right, written(IN_A_THREAD)])
-def test_a_right_answer_passes_and_says_what_was_tried(adding, capfd, answer):
+def test_a_right_answer_passes_and_says_in_how_many_cases(adding, capfd, answer):
     assert check("p1t1_add", answer) is None
     out = capfd.readouterr().out
-    assert "✓ Correct" in out and "three sums" in out
+    assert "✓ Correct" in out and "Right in 3 cases." in out
 
 
 def test_check_shows_one_box_and_raises(adding, capsys):
@@ -124,19 +124,14 @@ def test_check_shows_one_box_and_raises(adding, capsys):
     ("call", "says"),
     [
         (lambda: check(), 'in quotes: check("NAME")'),
-        (lambda: check(right, minus), 'in quotes: check("NAME", right, minus)'),
-        (lambda: check(3, right), 'in quotes: check("NAME", ..., right)'),
-        (lambda: check("", right), 'in quotes: check("NAME", right)'),
+        (lambda: check(right, minus), 'in quotes: check("NAME")'),
         (lambda: check("p1t1_add"), 'takes 1 answer, and 0 came: check("p1t1_add", add)'),
         (lambda: check("p1t1_add", right, right), 'takes 1 answer, and 2 came: check("p1t1_add", add)'),
         (lambda: check("nonsense", right), "no exercise is called 'nonsense'. It is called as its notebook"),
         (lambda: check("p9e9_nothing", right), "no exercise is called 'p9e9_nothing'"),
         (lambda: check("p1e1_pears", right), "did you mean p1e1_pairs?"),
         (lambda: check("p1", right), "'p1' is the beginning of 6 exercises: p1e1_pairs, "),
-        (lambda: hint(), 'in quotes: hint("NAME")'),
         (lambda: hint(3), 'in quotes: hint("NAME")'),
-        (lambda: hint(right), 'in quotes: hint("NAME")'),
-        (lambda: hint("nonsense"), "no exercise is called 'nonsense'"),
         (lambda: hint("p1e1", 5), "there are 4 hints, 1 to 4, and 5 was asked for"),
         (lambda: hint("p1e1", "2"), "there are 4 hints, 1 to 4, and '2' was asked for"),
     ],
@@ -155,25 +150,6 @@ def test_the_courses_own_part_is_no_answer(capsys):
         check("p1e1", lambda tokens: {}, merge_pair)
     out = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "`merge_pair` of phase1_tokens_embeddings.tokens.bpe would pass, of course" in out
-
-
-def test_answers_that_have_changed_places_are_told(course):
-    def one(x):
-        return 1
-
-    def two(x):
-        return 2
-
-    def grade(first, second):
-        expect_equal((guard(first, 0), guard(second, 0)), (1, 2))
-
-    course(Exercise("p1t5_two", ("one", "two"), grade))
-    with pytest.raises(WrongCall, match="in the place of `one` stands `two`: have they changed places"):
-        check("p1t5_two", two, one)
-    for answers in ((two, two), (lambda x: 2, lambda x: 1)):  # these are graded
-        with pytest.raises(NotYet):
-            check("p1t5_two", *answers)
-    check("p1t5_two", one, two)
 
 
 @pytest.mark.parametrize(
