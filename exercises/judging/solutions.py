@@ -95,7 +95,6 @@ class Solution:
         *,
         play: Callable[..., Callable[..., Any]] = lambda answer: answer,
         only: Sequence[str] | None = None,
-        reference: Callable[..., Any] | None = None,
         show: Callable[..., str] | None = None,
         **how: Any,
     ) -> None:
@@ -105,7 +104,6 @@ class Solution:
             asked: the name of the answer, or the names of several that are judged together.
             play: what is done with the answers in each case, `play(*answers)(*case)`, if not only called.
             only: the diagnoses that these cases may give.
-            reference: what the played solution gives, where that would take too long.
             show, how: see `judge.judge`. By default the call is shown with the arguments, large tensors by their shapes.
         """
         names = (asked,) if isinstance(asked, str) else asked
@@ -128,7 +126,7 @@ class Solution:
                 if only is None or diagnosis in only:
                     ways = ways if isinstance(ways, tuple) else (ways,)
                     known[diagnosis] = known.get(diagnosis, ()) + tuple(way(name, each) for each in ways)
-        says, right = self.says(names[0]), reference or play(*(self.answers[name] for name in names))
+        says, right = self.says(names[0]), play(*(self.answers[name] for name in names))
         judge(
             play(*given),
             cases,

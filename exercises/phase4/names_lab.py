@@ -170,15 +170,18 @@ def serve(preempt: Callable | None, num_blocks: int = NUM_BLOCKS) -> list[str]:
     # Memory is never empty.
     engine.generate([old], SamplingParams(temperature=0, max_tokens=2, ignore_eos=True))
     answers: dict[str, list[int]] = {name: [] for name in PROMPTS}
+
+    def step() -> None:
+        for output in engine.step():
+            answers[output.request_id] += output.token_ids
+
     for i, (name, (prompt, priority, length)) in enumerate(PROMPTS.items()):
         params = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True)
         engine.add_request(name, prompt, params, priority=priority, arrival_time=i)
         if i == 0:
-            for output in engine.step():
-                answers[output.request_id] += output.token_ids
+            step()
     while engine.has_unfinished_requests:
-        for output in engine.step():
-            answers[output.request_id] += output.token_ids
+        step()
     return [tokenizer.decode(ids) for ids in answers.values()]
 
 

@@ -149,11 +149,6 @@ def test_a_part_that_does_otherwise_is_told(monkeypatch, capsys, part, diagnosis
         your_engine.in_your_engine("p3e2_block_table", None, parts=part)
 
 
-def test_a_part_of_no_file_is_refused():
-    with pytest.raises(ValueError, match="has admit"), your_engine.engine_with({"admit": None}):
-        pass
-
-
 def cell(text, name="<a cell>"):
     linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
     names = {"__name__": "__main__"}

@@ -50,18 +50,14 @@ def test_an_answer_that_was_typed_and_never_run_is_kept(tmp_path, capsys):
     assert "has been worked in; the old one is kept as p1e1_pairs.bak-1.ipynb" in capsys.readouterr().out
 
 
-def test_a_guess_in_a_companion_is_noticed(tmp_path, monkeypatch):
+def test_a_guess_in_a_companion_is_noticed_and_so_is_what_cannot_be_read(tmp_path, monkeypatch):
+    original = companions()[0].read_text(encoding="utf-8")
     monkeypatch.setattr(build_notebooks, "NOTEBOOKS", tmp_path)
-    original = read_notebook(ROOT / "notebooks" / f"{companions()[0].stem}.ipynb")
     path = companions()[0]
-    path.write_text(text_of(original), encoding="utf-8")
+    path.write_text(original, encoding="utf-8")
     assert not has_been_worked_in(path)
     write_in(path, "guess = 7")
     assert has_been_worked_in(path)
-
-
-def test_a_notebook_that_cannot_be_read_counts_as_somebodys(tmp_path):
-    path = tmp_path / "p1e1_pairs.ipynb"
     path.write_text("not JSON")
     assert has_been_worked_in(path)
 

@@ -14,7 +14,6 @@ from exercises.publishing.build_notebooks import STUDENT, companions, read_noteb
 from labkit.catalog import SCRIPTS
 from labkit.paths import ROOT
 from notebooks.widgets.questions import QUESTIONS
-from web.on_page import PIECES
 from web.pieces.piece import Piece, _inside_script
 
 SOURCES = companions()
@@ -36,11 +35,6 @@ def texts_of(output):
     for kind, data in output.get("data", {}).items():
         if not kind.startswith("image/"):
             yield data if isinstance(data, str) else json.dumps(data)
-
-
-def test_there_is_one_for_each_phase():
-    assert [source.stem for source in SOURCES] == list(PHASES)
-    assert all((ROOT / name / "README.md").is_file() for name in PHASES)
 
 
 @pytest.fixture(autouse=True)
@@ -96,17 +90,6 @@ def test_it_has_a_piece_of_today_with_a_text_for_where_no_script_runs(source):
     assert shown
 
 
-def test_every_module_is_in_a_notebook_or_on_the_page():
-    pages = "".join(text for source in SOURCES for _, o in outputs_of(source) for text in texts_of(o))
-    modules = {path.stem for path in (ROOT / "web" / "pieces").glob("*.js")} - {
-        "common",
-        "recording",
-        "simulator",
-    }
-    shown = {name for name in modules if f'data-piece="{name}-' in pages}
-    assert shown | set(PIECES) == modules
-
-
 @each_notebook
 def test_questions_are_asked_before_they_are_answered(source):
     """The question's name is in the notebook, its answer is not; a text's figures are all given."""
@@ -124,23 +107,6 @@ def test_questions_are_asked_before_they_are_answered(source):
     for name, (asks, why, _) in questions.items():
         fields = {field for text in (asks, why) for _, field, _, _ in string.Formatter().parse(text) if field}
         assert fields == asked[name], name
-
-
-@each_notebook
-def test_answers_stay_folded_until_a_guess(source):
-    boxes = [t for _, o in outputs_of(source) for t in texts_of(o) if "No guess yet" in t]
-    assert len(boxes) == len(QUESTIONS[source.stem])
-    for box in boxes:
-        assert "<details><summary>" in box
-
-
-def test_cells_for_a_gpu_show_only_what_was_measured():
-    """Nothing of a card in the outputs unless one was there."""
-    cells = [c for c in read_notebook(SOURCES[-1]).cells if "gpu" in c.metadata.get("tags", ())]
-    assert cells
-    for cell in cells:
-        assert "else:" in cell.source, "without a GPU it says so"
-        assert "needs a GPU" in cell.source
 
 
 def is_after_guess(cell):
