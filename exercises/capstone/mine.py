@@ -57,7 +57,7 @@ def draw_parts(console: Page) -> None:
     )
 
 
-def load(package: str = "my_engine") -> Any:
+def load() -> Any:
     """The learner's engine, as a module.
 
     Raises:
@@ -65,7 +65,7 @@ def load(package: str = "my_engine") -> Any:
     """
     sys.path.insert(0, str(folder().parent))
     try:
-        return import_module(f"{package}.engine")
+        return import_module("my_engine.engine")
     except Exception as error:
         raise LabError(
             f"{short(folder())} cannot be imported ({type(error).__name__}: {error}): mend the file, or delete it, and the "
@@ -116,11 +116,11 @@ def windows(texts: dict[str, str], width: int) -> Table:
     return table
 
 
-def compare_decisions(console: Page, package: str, most: int) -> int:
+def compare_decisions(console: Page) -> int:
     """How many recorded workloads the engine's scheduler decides as vLLM does."""
-    recordings = decisions.workloads(most)
+    recordings = decisions.workloads(WORKLOADS)
     with console.status("deciding what vLLM decided ..."):
-        found = [decisions.first_difference(package, recording) for recording in recordings]
+        found = [decisions.first_difference("my_engine", recording) for recording in recordings]
     different = [difference for difference in found if difference]
     equal = len(found) - len(different)
     console.print(
@@ -132,12 +132,12 @@ def compare_decisions(console: Page, package: str, most: int) -> int:
     return len(different)
 
 
-def compare_throughput(console: Page, module: Any, package: str) -> bool:
+def compare_throughput(console: Page, module: Any) -> bool:
     """Tokens per second: without a cache, with a cache for one user at a time, your engine, the course's. Whether the tokens agree."""
     folder_, prompts = find_model("tales"), list(BEGINNINGS.values())
     greedy = SamplingParams(temperature=0, max_tokens=TOKENS)
     course = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", max_num_seqs=8)
-    write_alone = import_module(f"{package}.cache").write_alone
+    write_alone = import_module("my_engine.cache").write_alone
     mine = module.Engine(folder_)
     ids = [course.tokenizer.encode(prompt) for prompt in prompts]
     ends = course.model.config.eos_token_ids
@@ -176,13 +176,13 @@ def show(a: argparse.Namespace) -> int:
     if a.scoreboard:
         from exercises.capstone.scoreboard import show_scores
 
-        return show_scores(console, "my_engine")
+        return show_scores(console)
     draw_parts(console)
     tell_story(console, module, a.prompt)
     recording = outputs() / "my_engine.jsonl"
     serve_eight(console, module, recording)
-    different = compare_decisions(console, "my_engine", WORKLOADS)
-    same = compare_throughput(console, module, "my_engine")
+    different = compare_decisions(console)
+    same = compare_throughput(console, module)
     return 0 if same and not different else 1
 
 

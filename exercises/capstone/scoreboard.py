@@ -92,14 +92,19 @@ def serve(
 # ------------------------------------------------------------------ servers
 
 
-def in_course(num_blocks: int, policy: Any = None, limits: dict[str, int] = LIMITS) -> Server:
-    """The course's scheduler. policy: an object with `order` and `victim`, as in policies.py; None: first come, first served."""
+def new_token(name: str, place: int) -> int:
+    """What a request "samples": another token in each request and place."""
+    return 1_000_000 + int(name) * 5000 + place
+
+
+def in_course(policy: Any) -> Server:
+    """The course's scheduler. policy: an object with `order` and `victim`, as in policies.py."""
     from phase2_attention_kvcache.model import SamplingParams
     from phase3_paged_attention.paging import BlockManager
     from phase4_scheduler.engine import Request, Scheduler, SchedulerConfig
     from phase4_scheduler.engine.policy import Fcfs
 
-    manager = BlockManager(num_blocks, BLOCK)
+    manager = BlockManager(NUM_BLOCKS, BLOCK)
 
     class Asking(Request):
         @property
@@ -115,7 +120,7 @@ def in_course(num_blocks: int, policy: Any = None, limits: dict[str, int] = LIMI
         def victim(self, running: Sequence[Request]) -> Request:
             return policy.victim(list(running))
 
-    scheduler = Scheduler(SchedulerConfig(policy=Ordered if policy else Fcfs, **limits), manager)
+    scheduler = Scheduler(SchedulerConfig(policy=Ordered, **LIMITS), manager)
 
     def add(number: int, line: Line) -> None:
         params = SamplingParams(max_tokens=line.answer_tokens, ignore_eos=True)
@@ -123,21 +128,17 @@ def in_course(num_blocks: int, policy: Any = None, limits: dict[str, int] = LIMI
 
     def step() -> Step:
         output = scheduler.schedule()
-        scheduler.update(output, [[token(s.request)] if s.samples else [] for s in output.scheduled])
+        tokens = [new_token(s.request.request_id, s.request.num_tokens) for s in output.scheduled]
+        scheduler.update(output, [[t] if s.samples else [] for s, t in zip(output.scheduled, tokens)])
         return [(int(s.request.request_id), s.num_computed, s.num_tokens) for s in output.scheduled]
 
     return add, step
 
 
-def token(request: Any) -> int:
-    """The token that a request "samples": another one in each request and place."""
-    return (int(request.request_id) * 7919 + request.num_tokens * 104729) % 5000 + 1_000_000
-
-
-def in_package(package: str, num_blocks: int) -> Server:
-    """The scheduler and the blocks of a package such as `my_engine`."""
-    parts, blocks = import_module(f"{package}.scheduler"), import_module(f"{package}.blocks")
-    scheduler = parts.Scheduler(parts.Limits(**LIMITS), blocks.BlockManager(num_blocks, BLOCK))
+def in_my_engine() -> Server:
+    """The learner's scheduler and blocks."""
+    parts, blocks = import_module("my_engine.scheduler"), import_module("my_engine.blocks")
+    scheduler = parts.Scheduler(parts.Limits(**LIMITS), blocks.BlockManager(NUM_BLOCKS, BLOCK))
 
     def add(number: int, line: Line) -> None:
         scheduler.waiting.append(parts.Request(str(number), line.prompt, line.answer_tokens))
@@ -146,7 +147,7 @@ def in_package(package: str, num_blocks: int) -> Server:
         scheduled = scheduler.schedule()
         grown = [s.request for s in scheduled if s.samples]
         found = [(int(s.request.name), s.first, s.num_tokens) for s in scheduled]
-        scheduler.update(grown, [1_000_000 + int(r.name) * 5000 + len(r.token_ids) for r in grown])
+        scheduler.update(grown, [new_token(r.name, len(r.token_ids)) for r in grown])
         return found
 
     return add, step
@@ -155,14 +156,14 @@ def in_package(package: str, num_blocks: int) -> Server:
 # ------------------------------------------------------------------ the table
 
 
-def scores(package: str) -> list[list[Any]]:
+def scores() -> list[list[Any]]:
     """A row for each server: its name, goodput, share within the SLO, TTFT p50 and p99, hit rate."""
     from exercises.capstone import policies
     from phase4_scheduler.simulator import RequestRecord, summarise
 
-    servers = {name: in_course(NUM_BLOCKS, kind()) for name, kind in policies.RIVALS.items()}
-    servers["your policy"] = in_course(NUM_BLOCKS, import_module(f"{package}.policy").Policy())
-    servers["your scheduler and blocks"] = in_package(package, NUM_BLOCKS)
+    servers = {name: in_course(kind()) for name, kind in policies.RIVALS.items()}
+    servers["your policy"] = in_course(import_module("my_engine.policy").Policy())
+    servers["your scheduler and blocks"] = in_my_engine()
     trace, rows = make_trace(), []
     for name, server in servers.items():
         served = serve(trace, *server, h100_seconds)
@@ -176,14 +177,14 @@ def scores(package: str) -> list[list[Any]]:
     return rows
 
 
-def show_scores(console: Any, package: str) -> int:
+def show_scores(console: Any) -> int:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for column in ("served by", "goodput, requests/s", "within the SLO", "TTFT p50, s", "p99, s", "hit rate"):
         table.add_column(column, justify="left" if column == "served by" else "right")
     with console.status("the same traffic, six times ..."):
-        rows = scores(package)
+        rows = scores()
     for name, goodput, share, p50, p99, hits in rows:
         table.add_row(name, f"{goodput:.2f}", f"{share:.0%}", f"{p50:.2f}", f"{p99:.2f}", f"{hits:.0%}")
     console.print(table)

@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
-from exercises.judging.sources import all_sources, cut, pack_solutions
+from exercises.judging.sources import take_solutions_out
 from labkit.paths import ROOT
 
 SCRATCH = "/scratch"  # in a room: the only place to write in
@@ -109,12 +109,9 @@ def copy_course(folder: Path) -> None:
     ignored = shutil.ignore_patterns("*.png", "*.tmp", "*.tmp.*", "*.pyc.*")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=ignored)
-    for source in all_sources():
-        target = folder / source.relative_to(ROOT)
-        target.write_text(cut(source.read_text(encoding="utf-8")).student, encoding="utf-8")
-        for compiled in (target.parent / "__pycache__").glob(f"{target.stem}.*"):
-            compiled.unlink()
-    pack_solutions(folder)
+    take_solutions_out(folder)
+    for compiled in folder.glob("exercises/phase*/__pycache__"):
+        shutil.rmtree(compiled)
 
 
 # ------------------------------------------------------------------ the walls, put up within new namespaces

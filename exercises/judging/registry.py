@@ -1,13 +1,11 @@
 """All exercises, gathered from the graders of each phase: exercises/phaseN/grade_*.py."""
 
 import importlib
-import re
-from dataclasses import replace
 from functools import cache
 
 from exercises.judging.solutions import Solution
 from exercises.judging.sources import SOURCES, all_names, the_one
-from exercises.judging.verdict import Exercise, WrongCall, texts_of
+from exercises.judging.verdict import Exercise, WrongCall
 from labkit.errors import LabError
 
 
@@ -17,17 +15,8 @@ def exercises_of(phase: int) -> dict[str, Exercise]:
     graders = sorted((SOURCES / f"phase{phase}").glob("grade_*.py"))
     modules = [importlib.import_module(f"exercises.phase{phase}.{grader.stem}") for grader in graders]
     found = [s.exercise for module in modules for s in vars(module).values() if isinstance(s, Solution)]
-    names = all_names()
-    return {
-        e.name: replace(e, hints=hints_of(e.name)) for e in sorted(found, key=lambda e: names.index(e.name))
-    }
-
-
-def hints_of(name: str) -> tuple[str, ...]:
-    """The hints of an exercise. Above each stands `## which one it is`."""
-    return tuple(
-        h.strip("\n") for h in re.split(r"^## .*\n", texts_of(name)["hints"], flags=re.MULTILINE)[1:]
-    )
+    by_name = {exercise.name: exercise for exercise in found}
+    return {name: by_name[name] for name in all_names() if name in by_name}
 
 
 def find(name: str) -> Exercise:

@@ -132,8 +132,11 @@ def whole_source(name: str) -> str:
     return json.loads(zlib.decompress(PACKED.read_bytes()))[name] if BEGIN not in text else text
 
 
-def pack_solutions(course: Path) -> None:
-    """Write the sources as one file into a copy of the course whose own sources hold stubs: its graders need them."""
+def take_solutions_out(course: Path) -> None:
+    """Stubs in the sources of a copy of the course. Its graders get the solutions as one packed file."""
+    for source in all_sources():
+        text = cut(source.read_text(encoding="utf-8")).student + "\n"
+        (course / source.relative_to(ROOT)).write_text(text, encoding="utf-8")
     texts = {name: whole_source(name) for name in all_names()}
     target = course / PACKED.relative_to(ROOT)
     target.write_bytes(zlib.compress(json.dumps(texts).encode()))

@@ -21,7 +21,6 @@ class Exercise:
         name: the notebook's name, such as "p1e1_pairs".
         asks: names of the things that the learner defines, in the order in which `check` gets them.
         grade: `grade(*answers)` raises NotYet, or returns. It runs in a process of its own, with a time limit.
-        hints: a nudge, the formula, pseudo-code; they come from its text file. The solution is cut out of the source.
         title: of an exercise without a source; else it is the source's first heading.
         seconds: how long the grader may run.
         mistakes: gives (diagnosis, a wrong answer that has to get it), as slips in the solution.
@@ -30,14 +29,15 @@ class Exercise:
     name: str
     asks: tuple[str, ...]
     grade: Callable[..., Any]
-    hints: tuple[str, str, str] = ("", "", "")
     title: str = ""
     seconds: float = 10.0
     mistakes: Callable[[], list[tuple[str, Mapping[str, Any]]]] = list
 
     @property
-    def phase(self) -> int:
-        return int(self.name[1])
+    def hints(self) -> tuple[str, ...]:
+        """A nudge, the formula, pseudo-code: in the text file each stands below `## which one it is`."""
+        _, *hints = re.split(r"^## .*\n", texts_of(self.name)["hints"], flags=re.MULTILINE)
+        return tuple(hint.strip("\n") for hint in hints)
 
 
 class NotYet(Exception):

@@ -59,13 +59,29 @@ def make_room(table: list[int], num_tokens: int, pool) -> None:
 # %% tags=["check"]
 check("p3e5_copy_on_write", fork, make_room)
 # %% [markdown]
-# ## Into the engine
+# ## Into the course
 #
 # The paper of 2023 forked; the engine of phase 4 does not, and neither does vLLM since 2025. There, three answers are three
-# requests, which find the full blocks of their prompt in the prefix cache. So here the model and the cache of the small engine
-# (`my_engine/`) run over your tables directly (`exercises/phase3/forked_answers.py`): the prompt is computed once, its table is
-# forked, and three answers are drawn, each with a seed of its own. If a block were written that another answer reads, one of the three would change.
+# requests, which find the full blocks of their prompt in the prefix cache. So here your tables grow beside those of the course's
+# `ForkingBlockManager`: a prompt of 6 tokens is forked, and one answer is forked again in the middle of a block.
 # %% tags=["engine"]
-from exercises.phase3.into_engine import copy_on_write_in_the_engine
+from exercises.judging.engine_runs import passed, same_or_stop
+from exercises.phase3.pool import Pool
+from phase3_paged_attention.paging import BlockTable
+from phase3_paged_attention.sharing import ForkingBlockManager
 
-copy_on_write_in_the_engine(fork, make_room)
+passed("p3e5_copy_on_write", fork, make_room)
+pool, manager = Pool(30, 4), ForkingBlockManager(30, 4)
+yours, course = [[]], [BlockTable()]
+for num_tokens in range(24):
+    if num_tokens in (6, 14):
+        yours.append(fork(yours[0], pool))
+        course.append(manager.fork(course[0]))
+    for mine, theirs in zip(yours, course):
+        make_room(mine, num_tokens, pool)
+        manager.reserve(theirs, num_tokens + 1)
+        same_or_stop(mine, theirs.block_ids, says="the course's table is another one")
+copies = [(copy.source, copy.target) for copy in manager.take_copies()]
+same_or_stop(pool.copies, copies, says="the course copies other blocks")
+print("Three answers of 24 tokens, each with the course's table:", *yours, sep="\n")
+print("and with its copies (source, target):", *copies)

@@ -9,9 +9,7 @@ from torch import Tensor
 
 from exercises.capstone.parts import COMPLETE
 from exercises.capstone.your_engine import SHARED, cache_with, in_your_engine
-from exercises.judging.engine_runs import PROMPTS, passed, same_or_stop
-from exercises.judging.solutions import solved
-from exercises.phase3.forked_answers import forked_answers
+from exercises.judging.engine_runs import PROMPTS
 
 
 def order_in_the_engine(FreeList: type) -> None:
@@ -44,16 +42,6 @@ def order_in_the_engine(FreeList: type) -> None:
     waves = (SHARED[:2], PROMPTS, SHARED, PROMPTS[:2], SHARED)
     parts = {"BlockManager": OrderedManager}
     in_your_engine("p3e4_eviction", FreeList, parts=parts, waves=waves, num_blocks=10)
-
-
-def copy_on_write_in_the_engine(fork: Callable, make_room: Callable) -> None:
-    """Exercise 3.5: three answers that share the blocks of one prompt."""
-    passed("p3e5_copy_on_write", fork, make_room)
-    right = solved("p3e5_copy_on_write", ("fork", "make_room"))
-    mine, course = (forked_answers(*each, PROMPTS[0]) for each in ((fork, make_room), right.values()))
-    same_or_stop(mine, course, "with your tables the answers, or the number of copies, are others")
-    print(f"Three answers as with the course's own tables, and as many blocks copied: {mine.num_copied}")
-    print(f"\n{mine.text}")
 
 
 def attention_in_the_engine(paged_attention: Callable) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from exercises.judging.sources import all_sources, cut, pack_solutions
+from exercises.judging.sources import take_solutions_out
 from labkit.errors import LabError
 from labkit.paths import ROOT
 from labkit.terminal import run
@@ -35,15 +35,12 @@ def write_edition(folder: Path) -> int:
         raise LabError("only a checkout of git has a list of the course's files: git clone it")
     solved = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("notebooks/solutions/*.ipynb")}
     names = [name for name in listed.stdout.split("\0") if name and name not in solved]
-    sources = {source.relative_to(ROOT).as_posix() for source in all_sources()}
     kept = [name for name in names if not name.startswith(LEFT_OUT) and (ROOT / name).is_file()]
     for name in kept:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target)
-        if name in sources:
-            target.write_text(cut(target.read_text(encoding="utf-8")).student + "\n", encoding="utf-8")
-    pack_solutions(folder)
+    take_solutions_out(folder)
     return len(kept)
 
 

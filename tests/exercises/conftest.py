@@ -16,14 +16,7 @@ def grade_add(add: Callable[[int, int], int]) -> None:
         expect_equal(out, a + b, f"add({a}, {b})")
 
 
-ADD = Exercise(
-    "p1t1_add",
-    ("add",),
-    grade_add,
-    ("What does + do?", "a + b", "take a\n  put b to it"),
-    "1.0 Add <two> numbers",
-    seconds=30.0,
-)
+ADD = Exercise("p1t1_add", ("add",), grade_add, "1.0 Add <two> numbers", seconds=30.0)
 
 
 @pytest.fixture
