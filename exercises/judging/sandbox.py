@@ -7,10 +7,9 @@ another process (`seccomp`), so nothing of the answer lives on; on macOS what st
 That is all it protects. An answer runs with the learner's rights, as any cell does: the files that it deletes are gone.
 `lab grade` puts more around it: see exercises/classroom/room.py.
 
-Windows has no fork: there an answer is judged in the kernel itself, and only an endless loop of Python is stopped.
+Windows has no fork: there an answer is judged in the kernel itself, and the learner stops an endless loop.
 """
 
-import _thread
 import builtins
 import contextlib
 import ctypes
@@ -23,8 +22,6 @@ import signal
 import struct
 import sys
 import tempfile
-import threading
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -33,8 +30,6 @@ from mmap import mmap
 from types import FunctionType
 from typing import IO, Any
 
-import psutil
-
 from exercises.judging.answers import is_stub, name_the_trouble, stub_says, watch
 from exercises.judging.comparing import verdict_of
 from exercises.judging.verdict import Exercise, NotAttempted, NotYet, Verdict
@@ -42,7 +37,7 @@ from exercises.judging.verdict import Exercise, NotAttempted, NotYet, Verdict
 MOST_PRINTED = 20_000  # characters of what an answer prints
 MORE_MEMORY = 2 << 30  # bytes that a process may take beyond what it had
 LARGEST_FILE = 64_000_000  # bytes that it may write into a file, and of what it tells
-PATIENCE = 3  # times the limit: so long may an answer take on a busy machine that lets it compute for less than the limit
+PATIENCE = 3  # times the limit: so long may an answer take that waits, or computes on a busy machine
 BOARD = 4096  # bytes of shared memory for the call that runs right now
 UNHARMED = " Your notebook is unharmed."
 BORROWED = "`{}` of {} would pass, of course: it is the course's own :-) Write yours, and look at that one afterwards."
@@ -68,7 +63,7 @@ def judge_safely(exercise: Exercise, answers: Sequence[Any], seconds: float | No
     """Grade in a process of its own. `seconds`: the time limit."""
     seconds = exercise.seconds if seconds is None else seconds
     if not hasattr(os, "fork"):
-        return _judge_here(exercise, answers, seconds)
+        return judge(exercise, answers)
     with tempfile.TemporaryFile() as printed:
         told, code, called = run_apart(partial(_judged, exercise, tuple(answers)), seconds, printed)
         _pass_on(printed)
@@ -80,20 +75,6 @@ def judge_safely(exercise: Exercise, answers: Sequence[Any], seconds: float | No
 
 def _judged(exercise: Exercise, answers: tuple[Any, ...]) -> bytes:
     return json.dumps(asdict(judge(exercise, answers))).encode()
-
-
-def _judge_here(exercise: Exercise, answers: Sequence[Any], seconds: float) -> Verdict:
-    timer, until = threading.Timer(seconds, _thread.interrupt_main), time.monotonic() + seconds
-    timer.start()
-    try:
-        return judge(exercise, answers)
-    except KeyboardInterrupt:
-        # The learner's own (the timer's thread lives a moment longer than its call).
-        if time.monotonic() < until:
-            raise
-        return died(None, seconds)
-    finally:
-        timer.cancel()
 
 
 def _pass_on(printed: IO[bytes]) -> None:
@@ -136,6 +117,7 @@ def run_apart(
     """Do the work in a fork of this process, and end that process and what it started.
 
     Args:
+        seconds: how long it may compute.
         printed: the file that takes what the work prints; nothing is kept without one.
         prepare: what the process does before the work; `calm_down` unless another is given.
 
@@ -150,18 +132,14 @@ def run_apart(
         warnings.simplefilter("ignore", DeprecationWarning)  # fork beside the kernel's threads: see calm_down
         process.start()
     told_to.close()
-    told, began = b"", time.monotonic()
-    until = began + PATIENCE * seconds
+    told = b""
     try:
-        late = not told_from.poll(seconds)
-        # Other programs took its time.
-        while late and time.monotonic() < until and computed_for(process.pid) < seconds:
-            late = not told_from.poll(0.1)
+        late = not told_from.poll(PATIENCE * seconds)
         if not late:
             with contextlib.suppress(EOFError, OSError):  # it has ended, or told too much
                 told = told_from.recv_bytes(LARGEST_FILE)
             if not told:
-                process.join(max(0.0, until - time.monotonic()))
+                process.join(seconds)
                 late = process.is_alive()
     finally:  # also when the learner interrupts
         with contextlib.suppress(OSError):
@@ -169,17 +147,9 @@ def run_apart(
         process.kill()
         process.join()
         told_from.close()
+    late = late or process.exitcode == -signal.SIGXCPU
     code = 0 if told else None if late else process.exitcode
     return told, code, board[:].partition(b"\0")[0].decode(errors="ignore")
-
-
-def computed_for(pid: int) -> float:
-    """Seconds that a process has computed; infinite once it has ended."""
-    try:
-        times = psutil.Process(pid).cpu_times()
-    except psutil.NoSuchProcess:
-        return math.inf
-    return times.user + times.system
 
 
 def _do(work: Any, seconds: float, told_to: Any, printed: Any, board: mmap, prepare: Any) -> None:
@@ -189,6 +159,7 @@ def _do(work: Any, seconds: float, told_to: Any, printed: Any, board: mmap, prep
     try:
         os.setpgid(0, 0)  # out of reach of Ctrl-C
         signal.setitimer(signal.ITIMER_REAL, PATIENCE * seconds + 2)  # should the parent be gone by then
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds) + 1))
         resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
         watch.board = board
         _own_streams(printed)

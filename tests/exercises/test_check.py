@@ -229,14 +229,6 @@ def test_an_interrupt_ends_the_child_too_and_shows_no_traceback(adding, ctrl_c):
     assert progress.of("p1t1_add") == progress.FRESH and not multiprocessing.active_children()
 
 
-@pytest.mark.parametrize(
-    ("answer", "diagnosis"), [(right, ""), (written(LOOPS), "endless"), (written("return a / 0"), "raises")]
-)
-def test_without_fork_the_answer_is_judged_here(adding, ctrl_c, monkeypatch, answer, diagnosis):
-    monkeypatch.delattr(os, "fork")
-    assert sandbox.judge_safely(adding, (answer,), 0.5).diagnosis == diagnosis
-
-
 AFTER_THREADS = """
 import torch
 from exercises.grading import Exercise
