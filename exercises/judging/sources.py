@@ -5,14 +5,16 @@ import json
 import re
 import zlib
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from labkit.errors import LabError
 from labkit.paths import ROOT
 
 SOURCES = ROOT / "exercises"
-BEGIN, END, STUB = "# BEGIN SOLUTION", "# END SOLUTION", "# STUB:"
+BEGIN = "# BEGIN SOLUTION"
+SOLUTION = re.compile(rf"^( *){BEGIN}\n(.*?)^ *# END SOLUTION$", re.MULTILINE | re.DOTALL)
+STUB = re.compile(r"^( *)# STUB: ?(.*)\n", re.MULTILINE)
 PACKED = SOURCES / "solutions.bin"
 
 
@@ -81,49 +83,21 @@ def title_of(source: Path) -> str:
     return found[1].strip() if found else name_of(source)
 
 
-@dataclass(frozen=True)
-class Cut:
-    """The lines of a cell without its solution, and the same with it but without the markers."""
+class Cut(NamedTuple):
+    """A cell or a source without its solution, and the same with it but without the markers."""
 
     student: str
     solution: str
-    has_solution: bool
 
 
-def cut(cell: str) -> Cut:
-    """Split a cell at its solution markers.
+def cut(text: str) -> Cut:
+    def stub(block: re.Match[str]) -> str:
+        margin, lines = block.groups()
+        given = "\n".join(indent + line for indent, line in STUB.findall(lines))
+        return given or margin + ('raise NotImplementedError("your turn")' if margin else "# your turn")
 
-    Raises:
-        ValueError: a marker without its partner.
-    """
-    student: list[str] = []
-    solution: list[str] = []
-    inside: list[str] | None = None  # the stub's lines while a block is open
-    any_block = False
-    for line in cell.splitlines():
-        text = line.strip()
-        indent = line[: len(line) - len(line.lstrip())]
-        if text == BEGIN:
-            if inside is not None:
-                raise ValueError(f"two lines `{BEGIN}` without an end between them")
-            inside, margin, any_block = [], indent, True
-        elif text == END:
-            if inside is None:
-                raise ValueError(f"a line `{END}` without a beginning")
-            student += inside or [
-                margin + ('raise NotImplementedError("your turn")' if margin else "# your turn")
-            ]
-            inside = None
-        elif inside is None:
-            student.append(line)
-            solution.append(line)
-        elif text.startswith(STUB):
-            inside.append(indent + text.removeprefix(STUB).removeprefix(" "))
-        else:
-            solution.append(line)
-    if inside is not None:
-        raise ValueError(f"a line `{BEGIN}` without an end")
-    return Cut("\n".join(student), "\n".join(solution), any_block)
+    solution = SOLUTION.sub(lambda block: STUB.sub("", block[2]).rstrip("\n"), text)
+    return Cut(SOLUTION.sub(stub, text), solution)
 
 
 def whole_source(name: str) -> str:
@@ -135,7 +109,7 @@ def whole_source(name: str) -> str:
 def take_solutions_out(course: Path) -> None:
     """Stubs in the sources of a copy of the course. Its graders get the solutions as one packed file."""
     for source in all_sources():
-        text = cut(source.read_text(encoding="utf-8")).student + "\n"
+        text = cut(source.read_text(encoding="utf-8")).student
         (course / source.relative_to(ROOT)).write_text(text, encoding="utf-8")
     texts = {name: whole_source(name) for name in all_names()}
     target = course / PACKED.relative_to(ROOT)
@@ -145,5 +119,4 @@ def take_solutions_out(course: Path) -> None:
 def solution_of(name: str) -> str:
     """The cells of an exercise that hold its solution, without the markers."""
     cells = re.split(r"^# %%.*$", source_of(name).read_text(encoding="utf-8"), flags=re.MULTILINE)
-    cuts = [cut(cell) for cell in cells]
-    return "\n\n".join(c.solution.strip() for c in cuts if c.has_solution)
+    return "\n\n".join(cut(cell).solution.strip() for cell in cells if BEGIN in cell)

@@ -2,8 +2,8 @@
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 
 from exercises.judging.engine_runs import passed, same_or_stop, tales
 from phase2_attention_kvcache.model import SamplingParams
@@ -40,23 +40,13 @@ def with_the_bug(scheduler: Scheduler, victim: Request) -> None:
 # ---------------------------------------------------------------------- a memory that knows what it holds
 
 
-@dataclass
-class Log:
-    """What happened: steps; names known after each step; names whose block holds something else."""
+def play(seed: int, preempt: Callable) -> SimpleNamespace:
+    """A random workload; blocks remember whose tokens were computed in them.
 
-    plans: list[dict[str, int]] = field(default_factory=list)
-    names: list[int] = field(default_factory=list)
-    lies: list[str] = field(default_factory=list)
-    lies_of_half_filled: list[bool] = field(default_factory=list)
-    broken_books: str = ""
-    kept_computed: str = ""
-    not_waiting: str = ""
-    counts: list[int] = field(default_factory=list)  # preemptions of each request
-    stuck: bool = False
-
-
-def play(seed: int, preempt: Callable) -> Log:
-    """A random workload; blocks remember whose tokens were computed in them."""
+    Returns:
+        What happened: plans, and the number of names, after each step; lies: names whose block holds something else; counts of
+        preemptions by request; what broke.
+    """
     rng = random.Random(seed)
     size = rng.choice((2, 4))
     manager = BlockManager(1 + rng.randint(84, 120) // size, size)
@@ -76,7 +66,9 @@ def play(seed: int, preempt: Callable) -> Log:
         )
         priority = 4 - i if patient else rng.randint(0, 1)
         requests.append(Request(f"{i}", prompt, params, arrival_time=i, priority=priority))
-    log, memory, meaning = Log(), {}, {}
+    log = SimpleNamespace(plans=[], names=[], lies=[], lies_of_half_filled=[], counts=[], stuck=False)
+    log.broken_books = log.kept_computed = log.not_waiting = ""
+    memory, meaning = {}, {}
     chains = {request: [b""] for request in requests}  # names of the full blocks so far
     arrivals = {r: i if i < 3 else rng.randint(1, 14) for i, r in enumerate(requests)}
     for step in range(400):

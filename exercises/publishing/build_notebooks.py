@@ -71,11 +71,7 @@ def _metadata(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 def build_student(path: Path) -> nbformat.NotebookNode:
-    """The notebook that a learner works in.
-
-    Raises:
-        ValueError: the source's solution markers do not match, or it has none.
-    """
+    """The notebook that a learner works in."""
     return _build(path, solved=False)
 
 
@@ -92,22 +88,15 @@ def build_solution(path: Path) -> nbformat.NotebookNode:
 
 def _build(path: Path, solved: bool) -> nbformat.NotebookNode:
     nb = read_source(path, name_of(path))
-    found = started = False
+    started = False
     for before, cell in zip([nb.cells[0], *nb.cells], nb.cells):
         if cell.cell_type == "markdown" and "check" in before.metadata.get("tags", ()):
             stuck = f'Stuck? Run `hint("{name_of(path)}")`, and again after your next try.'
             cell.source = f"{stuck}\n\n{cell.source}"
         if cell.cell_type == "code":
-            try:
-                both = cut(cell.source)
-            except ValueError as error:
-                raise ValueError(f"{short(path)}: {error}") from None
-            text = both.solution if solved else both.student
+            both = cut(cell.source)
             when = RUN.get(next(iter(cell.metadata.get("tags", ())), ""), "") if started else RUN["first"]
-            cell.source, started = when + text, True
-            found = found or both.has_solution
-    if not found:
-        raise ValueError(f"{short(path)}: no line `# BEGIN SOLUTION`")
+            cell.source, started = when + (both.solution if solved else both.student), True
     return nb
 
 
