@@ -28,7 +28,7 @@ def show_progress(console: Console) -> int:
     """What is solved, tried, and predicted, and what comes next."""
     notes = progress.load()
     table = Table(
-        title="Exercises", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+        title="Exercises", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
     for column in ("name", "exercise", "level", "state"):
         table.add_column(column, no_wrap=True)
@@ -115,7 +115,7 @@ def state_of(entry: dict[str, Any]) -> str:
         return "[green]solved[/]"
     if entry["tries"]:
         return f"[yellow]{_many(entry['tries'], 'try', 'tries')}[/]"
-    return "[dim]not yet tried[/]"
+    return "[dim]not tried[/]"
 
 
 def predicted_points() -> tuple[int, int, int]:

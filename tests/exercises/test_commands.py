@@ -96,7 +96,7 @@ def test_progress_says_what_is_solved_tried_hinted_and_guessed(capsys, books):
     assert code == 0
     assert "solved" in rows["p1e1"] and "tr" not in rows["p1e1"]
     assert "2 tries" in rows["p1e2"] and "2 of 4" in rows["p1e2"]
-    assert "not yet tried" in rows["p1e3"]
+    assert "not tried" in rows["p1e3"]
     assert "1 of" in out and "predictions: 6 of 9 points, 3 guesses" in out
     after = out[out.index("next: 1.2") :]
     assert "last diagnosis: encode-longest-first" in after and 'hint("p1e2_encode")' in after

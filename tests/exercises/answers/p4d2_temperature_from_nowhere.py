@@ -23,7 +23,7 @@ WRONG = {
     "changes-its-input": {
         "values = torch.where(x == replace_from, replace_to, x).to(x.dtype)": "values = x\n    values[x == replace_from] = replace_to"
     },
-    "raises": {"expand_batch_to_tokens": changed(with_the_bug, {".long()": ""})},
+    "raises": {"expand_batch_to_tokens": partial(changed(with_the_bug, {".long()": ""}))},
     "wrong-type": [
         {"values.repeat_interleave(num_tokens)": "values.repeat_interleave(num_tokens).tolist()"},
         {SAID: "colleague = 2.7"},
