@@ -51,12 +51,6 @@ def show(value: Any, longest: int = LONGEST, exact: bool = False) -> str:
     try:
         if isinstance(value, ARRAY):
             return _show_array(value, 9 if exact else 4)
-        if isinstance(value, (list, tuple)) and len(value) > 40:
-            head = ", ".join(show(v, 80, exact) for v in value[:12])
-            return f"[{head}, ...] ({len(value):,} items)"
-        if isinstance(value, Mapping) and len(value) > 40:
-            head = ", ".join(f"{show(k, 60)}: {show(v, 60, exact)}" for k, v in list(value.items())[:12])
-            return f"{{{head}, ...}} ({len(value):,} items)"
         text = repr(value)
         if not exact and len(text) < 100 * longest:
             text = _rounded(value)
