@@ -56,7 +56,7 @@ def verdict(answer, exercise):
 @pytest.mark.parametrize(
     ("answer", "diagnosis", "says"),
     [
-        (stub, "not-attempted", "`add` is still empty"),
+        (stub, "not-attempted", "is still empty"),
         (..., "not-attempted", "`add` has no value yet"),
         (None, "not-attempted", "`add` has no value yet"),
         (minus, "subtracts", "You take `b` away."),
