@@ -51,7 +51,6 @@ LAB = Solution(
     scheduler.config = replace({CONFIG})
     {BACK_TO_0}"""
         },
-        "other-steps": _other("plans"),
     },
     lying={},
 )

@@ -84,12 +84,29 @@ EXERCISE = Solution(
 Counts = list[tuple[int, int]]
 
 
-def _scene(tokens: Counts, queue: Counts, free: int) -> tuple[list, deque, Pool]:
+class _WatchedPool(Pool):
+    """Notes which requests ask to be admitted after a preemption: such a step admits none."""
+
+    def __init__(self) -> None:
+        super().__init__(10**6)
+        self.preempted, self.asked_too_late = False, []
+
+    def allocate(self, request: SmallRequest, num_tokens: int, must_fit: int = 0) -> bool:
+        if self.preempted and must_fit:
+            self.asked_too_late.append(request.name)
+        return super().allocate(request, num_tokens, must_fit)
+
+    def free(self, request: SmallRequest) -> None:
+        self.preempted = True
+        super().free(request)
+
+
+def _scene(tokens: Counts, queue: Counts, free: int) -> tuple[list, deque, _WatchedPool]:
     """Which requests run and wait, with which blocks. tokens, queue: (all, computed) of each that runs, and waits."""
     names = iter(NAMES)
     running = [SmallRequest(next(names), *counts) for counts in tokens]
     waiting = deque(SmallRequest(next(names), *counts) for counts in queue)
-    pool = Pool(10**6)
+    pool = _WatchedPool()
     for request in [*running, *waiting]:
         pool.allocate(request, request.num_computed_tokens)
     pool.num_blocks = sum(pool.held.values()) + free
@@ -108,6 +125,7 @@ def after(step: Callable) -> Callable[..., dict[str, Any]]:
             "running": [request.name for request in running],
             "waiting": [request.name for request in waiting],
             "num_computed_tokens": {request.name: request.num_computed_tokens for request in everyone},
+            "asked to be admitted after a preemption": pool.asked_too_late,
             "blocks": {request.name: n for request, n in pool.held.items() if n},
         }
 
