@@ -102,7 +102,6 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("hit-rate-chat", "C", "a hit rate above 0.5 is normal for chat with one system prompt"),
         Claim("slo-guidance", "C", "an ITL under 30 ms feels smooth, over 100 ms one notices"),
         Claim("scaling-table", "C", "each of five kinds of traffic has its own symptom and its own remedy"),
-        Claim("mixed-cards", "B", "more cards serve more requests in time, of whatever kind they are"),
         Claim("no-continuous-batching", "C", "Ollama has half of vLLM's throughput: it has no continuous batching"),
     ],
     "phase5_real_gpu": [
