@@ -2,8 +2,13 @@
 
 import asyncio
 import re
+import shutil
+import socket
+import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -97,6 +102,44 @@ def test_the_cache_aware_router_finds_each_talk_by_the_replicas_events(server):
                 assert fleet.call("/v1/completions", {"prompt": prompt, "max_tokens": 1})[0] == 200
         assert fleet.metrics()["vllm:prefix_cache_hits_total"] == 3 * (64 + 96 + 128)
         assert min(written(fleet)) >= 4
+
+
+@pytest.fixture
+def two_nodes(monkeypatch):
+    """Two Ray nodes of one core each, started with `ray start`, and the server in front of them."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install ray==2.60.0")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    ray = str(Path(sys.executable).with_name("ray"))
+    ports = ["--min-worker-port", "0", "--max-worker-port", "0"]  # any that is free
+    common = ["--num-cpus", "1", *ports, "--disable-usage-stats", "--block"]
+    folder, nodes = tempfile.mkdtemp(prefix="ray"), []
+    head = ["--head", "--port", str(port), "--include-dashboard", "false", "--temp-dir", folder]
+    for name, value in (("RAY_AUTH_MODE", "token"), ("RAY_AUTH_TOKEN", 64 * "a"), ("RAY_ADDRESS", address)):
+        monkeypatch.setenv(name, value)
+    try:
+        for where in (head, ["--address", address]):
+            nodes.append(subprocess.Popen([ray, "start", *where, *common], stdout=subprocess.PIPE, text=True))
+            assert any("Ray runtime started" in line for line in nodes[-1].stdout)
+        with running_server("--replicas", "2", "--router", "round-robin", "--dtype", "float32") as running:
+            yield running, nodes
+    finally:
+        for node in reversed(nodes):
+            for process in [*psutil.Process(node.pid).children(recursive=True), node]:
+                process.kill()
+            node.wait()
+            node.stdout.close()
+        shutil.rmtree(folder)
+
+
+@pytest.mark.proof
+def test_a_lost_node_takes_no_answer_of_the_other_with_it(two_nodes):
+    server, nodes = two_nodes
+    assert [len(replicas_of(node)) for node in nodes] == [1, 1]
+    lose(server, lambda: psutil.Process(nodes[1].pid).children(recursive=True))
+    assert [a.text for a in asyncio.run(answers(server, 5))] == expected(5)
+    until(lambda: len(replicas_of(nodes[0])) == 2)  # Ray starts it again on the node that is left
 
 
 @pytest.mark.proof
