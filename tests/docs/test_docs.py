@@ -90,6 +90,25 @@ def test_the_chapters_together_are_short():
     assert sum(words.values()) <= 34_000 and sum(words[c] for c in core) <= 16_000
 
 
+def numbers_of(text: str) -> list[str]:
+    """Numbers in running text: no table, title, code, formula or address, and no year, arXiv number or number of a list."""
+    text = re.sub(r"```.*?```|<!--.*?-->|\$\$.*?\$\$", " ", METADATA.sub(" ", text), flags=re.DOTALL)
+    text = re.sub(r"^(?:\||#| {4}).*$|^\d+\. |\]\([^)]*\)|`[^`]*`|\$[^$\n]*\$", " ", text, flags=re.MULTILINE)
+    text = re.sub(r"arXiv\s\S+|\b(?:19|20)\d\d\b", " ", text)
+    return re.findall(r"(?<![\w.,-])\d[\d.,]*\b", text)
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda f: str(f.relative_to(ROOT)))
+def test_a_chapter_has_at_most_25_numbers_per_1000_words(chapter):
+    text = chapter.read_text(encoding="utf-8")
+    assert 1000 * len(numbers_of(text)) <= 25 * words_of(text), numbers_of(text)
+
+
+def test_numbers_of_tables_code_and_citations_are_not_counted():
+    assert numbers_of("It took 2.5 ms for 1,024 tokens on an H100.") == ["2.5", "1,024"]
+    assert numbers_of("| 1 | 2 |\n\n    3\n\n1. `4`, $5$ (Kwon, 2023, arXiv 2309.06180)\n") == []
+
+
 @pytest.mark.parametrize("phase", SCRIPTS)
 def test_each_guess_is_asked_before_a_folded_answer(phase):
     """In the same paragraph or the next one begins what is folded."""
