@@ -2,7 +2,7 @@
 
 A decode step reads all weights to compute one token. Computing four tokens reads them once as well. A proposer guesses the next
 three, and the model checks all of them in one step. It accepts those that it would have written and replaces the first wrong
-one. The answers do not change. Speed needs a good proposer and spare arithmetic.
+one. The answers do not change. Speed needs a good proposer and spare compute.
 
 The script shows that greedy answers stay equal and sampled ones keep their distribution, what four tokens in one step cost and
 bring with each proposer, and from how many users on drafts cost more than they gain: computed from

@@ -127,12 +127,12 @@ PIECES = {
     ),
     "tokens": OnPage(
         "Type into a tokenizer",
-        "Write [grandmother]{text=grandmother}, then [the same word behind a space]{text= grandmother}: how many tokens is each? Then take [all merges]{merges=0} away.",
+        "Write [grandmother]{text=grandmother}, then [the same word after a space]{text= grandmother}: how many tokens is each? Then remove [all merges]{merges=0}.",
         lambda: tokenizer_piece(tales()[1]),
     ),
     "embedding": OnPage(
         "A map of your words",
-        "Which words stand beside each other among [king queen bread milk forest tree]{words=king queen bread milk forest tree}?",
+        "Which words are close to each other among [king queen bread milk forest tree]{words=king queen bread milk forest tree}?",
         lambda: embedding_piece(load_embeddings(find_model("tales"))),
     ),
     "rotary": OnPage(
@@ -152,7 +152,7 @@ PIECES = {
     ),
     "lens": OnPage(
         "The answer, layer by layer",
-        "After which layer does the answer lead behind [Once upon a]{text=Once upon a}? Is it most certain after the last layer?",
+        "After which layer does the answer lead after [Once upon a]{text=Once upon a}? Is it most certain after the last layer?",
         lambda: lens_piece(*tales()),
     ),
     "drawers": OnPage(
@@ -161,32 +161,32 @@ PIECES = {
         lambda: drawers_piece(*tales()),
     ),
     "without": OnPage(
-        "Take a choice away",
-        "Which of the choices of today costs most perplexity when it is taken away?",
+        "Remove one choice",
+        "Which of today's choices costs the most perplexity when it is removed?",
         without_piece,
     ),
     "sampling": OnPage(
-        "Turn the knobs of sampling",
+        "Change the sampling parameters",
         "At [temperature 2]{temperature=2; min_p=0} every token is possible. How many are left with [min_p 0.1]{temperature=2; min_p=0.1}?",
         lambda: sampling_piece(*tales()),
     ),
     "decoding": OnPage(
         "Write a text with a cache and without",
-        "Go to the [last step]{step=15}: how many tokens has the naive way computed in all?",
+        "Go to the [last step]{step=15}: how many tokens has the loop without a cache computed altogether?",
         lambda: decoding_piece(Decoding.of(*tales(), "Once upon a time there was", new_tokens=16)),
     ),
     "roofline": OnPage(
-        "Drag the batch",
+        "Change the batch size",
         "With [64 tokens each]{tokens each=0; users=511} 512 users make arithmetic the limit. Does it stay so with [8,192 tokens each]{tokens each=7; users=511}?",
         roofline_piece,
     ),
     "bits": OnPage(
-        "Drag the number of bits",
+        "Change the number of bits",
         "Which loses less: [4 bits with a scale for a row]{bits=2; a scale for=0}, or [3 bits with a scale for 32 weights]{bits=1; a scale for=32}?",
         lambda: of_notebook("phase2_attention_kvcache", "bits"),
     ),
     "bytes": OnPage(
-        "The way of a step's bytes",
+        "The bytes of a step, level by level",
         "Share the model among [8 cards]{cards=3}: is the step eight times as short?",
         bytes_piece,
     ),
@@ -206,7 +206,7 @@ PIECES = {
         batching_piece,
     ),
     "allocator": OnPage(
-        "Poke the allocator",
+        "Allocate and free blocks",
         "[Add the common prompt again]{shared tokens=8; own tokens=3; !add}: which of its blocks are new? Then free all requests and add it once more.",
         lambda: allocator_piece(operations=[("add", 8, 3), ("add", 8, 2), ("add", 0, 5)]),
     ),
@@ -227,7 +227,7 @@ PIECES = {
     ),
     "replay": OnPage(
         "Watch an engine",
-        "Go to the [next step in which a request waits]{!next wait}. Who waits, and what is missing?",
+        "Go to the [next step in which a request waits]{!next wait}. Which request waits, and what is missing?",
         lambda: replay_piece(cramped_run()),
     ),
 }

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 1.3 Never show half a character
+# # 1.3 Never show an incomplete character
 #
 # A model writes tokens, and a user wants to read along. But a token holds *bytes*. In UTF-8 a character takes one to
 # four of them: "a" takes one, "é" two, "€" three, "🐐" four. A rare character may come in several tokens, and a program

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 1.6 A chat that nobody can forge
+# # 1.6 A chat that users cannot forge
 #
 # A model knows no messages. A conversation reaches it as one list of token ids, in the form that it was trained on. In
 # Qwen's form a message looks like this, where `<|im_start|>` and `<|im_end|>` are special tokens with ids of their own:

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 2.10 A model that nobody told you about
+# # 2.10 A model of an unknown family
 #
 # A model came out last night. Its family is not in the course's table, and its paper is not written yet. But its folder is there:
 # `config.json`, and in front of the weights a header that names every tensor and its shape. That is enough to run it.

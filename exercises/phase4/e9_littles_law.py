@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 4.9 Little's law and the knee
+# # 4.9 Little's law and the saturation point
 #
 # Ten people a minute come into a shop, and each stays three minutes. So 30 are inside, on average. That is **Little's law**:
 #
@@ -11,7 +11,7 @@
 # the run, from the first arrival to the last end? By hand, `[(2.0, 6.0), (3.0, 4.0), (5.0, 7.0)]`: they stay 4, 1 and 2 seconds,
 # the run lasts 5. On average 7 / 5 = 1.4 requests.
 #
-# **Where is the knee?** A decode step for `n` requests takes `fixed + each * n` seconds: `fixed` for reading the weights, a
+# **Where is the saturation point?** A decode step for `n` requests takes `fixed + each * n` seconds: `fixed` for reading the weights, a
 # little more for each request. An answer has `tokens` tokens, one a step. So a request stays `tokens` steps. And the law says how
 # many run: `rate` x that stay. But the more run, the longer is a step. And the longer a step, the longer all stay.
 #
@@ -21,7 +21,7 @@
 # By hand, 0.5 requests a second, answers of 8 tokens, `fixed` 0.25 s, `each` 0.125 s, `most` 4. One running request: a step of
 # 0.375 s, it stays 3 s, so 1/3 of a request a second leaves. Too few. Two: 0.5 s, 4 s, 2/4 = 0.5 a second. That suffices: 2.
 #
-# **Third function.** The **knee**: the largest rate, in requests a second, that the server bears with `most` requests running.
+# **Third function.** The **saturation point** (`knee`): the largest rate, in requests per second, that the server bears with `most` requests running.
 # By hand, as above: four running requests, a step of 0.75 s, each stays 6 s, 4 / 6 = 0.667 requests a second.
 
 # %%
@@ -62,8 +62,8 @@ check("p4e9_littles_law", in_system, running, knee)
 # %% [markdown]
 # ## Into the engine
 #
-# The course's scheduler serves traffic in virtual time, below your knee and above it. Your figures stand beside what it did.
-# Requests come at random there, so some wait although the server bears the rate: just below the knee already many.
+# The course's scheduler serves traffic in virtual time, below your saturation point and above it. Your figures stand beside what it did.
+# Requests arrive at random there, so some wait below the saturation point, and many just below it.
 
 # %% tags=["engine"]
 from exercises.phase4.fleet_runs import load_the_engine

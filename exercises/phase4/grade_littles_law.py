@@ -1,4 +1,4 @@
-"""Grader of exercise 4.9: Little's law and the knee."""
+"""Grader of exercise 4.9: Little's law and the saturation point."""
 
 import random
 from collections.abc import Callable

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Debugging lab 5b: somebody else's words
+# # Debugging lab 5b: words of another request
 #
 # **The symptom.** Prefill and decode run apart. Most answers are right. Now and then an answer continues with something that its user never
 # asked. It happens only under load, and only when some users have closed their browser. With one engine for everything it never happens.

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 5.5 A block of Llama on two devices
+# # 5.5 A layer of Llama on two devices
 #
 # A model that is too large for one card is cut. With **tensor parallelism** each card (each **rank**) holds a part of every matrix. All ranks compute
 # from the same vectors `x`, and add up what each has found: an **all-reduce**. It is their only communication, and it costs time. A block can be cut so

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 5.6 Reading blocks from a side that may die
+# # 5.6 Reading blocks from a side that may fail
 #
 # One engine computes prompts, another one writes the answers, and blocks of keys and values go from the first to the second. The engine that computed a
 # prompt (the **prefill side**) keeps its blocks under a **lease**, until a certain moment. Then it frees them, and other requests write into them. The

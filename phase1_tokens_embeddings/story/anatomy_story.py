@@ -90,8 +90,8 @@ def tell_the_file(lab: Lab, file: Path) -> dict[str, Box]:
         boxes = {"GGUF": model_box.open_gguf(file)}
         header = read_gguf_header(file)
         if missing := model_box.missing_keys(header):
-            lab.say(f"""This file does not say {visible(" and ".join(missing))}. So it is no whole model: it may be a
-                part of one (a shard, an adapter, a vocabulary), or tensors of something else.""")
+            lab.say(f"""This file does not say {visible(" and ".join(missing))}. So it is not a complete model:
+it may be a part of one (a shard, an adapter, a vocabulary), or tensors of something else.""")
         else:
             predict_layout(lab, header)
     elif file.suffix == ".safetensors":
@@ -140,14 +140,14 @@ def show_boxes(lab: Lab, boxes: dict[str, Box]) -> None:
         rows.append(row)
     columns = [c for kind in boxes for c in (f"bytes in {kind}", "share")]
     note = "header: names, shapes and offsets of the tensors (for safetensors with config.json)"
-    lab.table("Where its bytes are", ["part", *columns], rows, note)
+    lab.table("The parts of each file, in bytes", ["part", *columns], rows, note)
     largest = next(iter(boxes.values())).largest
     rows = [[visible(n), quoted(list(s)), visible(t), size] for n, s, t, size in largest]
     lab.table(f"The largest tensors ({next(iter(boxes))})", ["name", "shape", "type", "bytes"], rows)
 
 
 def tell_published_shapes(lab: Lab) -> None:
-    lab.title("The shape decides: two models that you will meet")
+    lab.title("The shape determines the size: two models of later phases")
     small, large = SHAPES["llama-3.2-3b"], SHAPES["llama-3-70b"]
     lab.predict(
         "llama32-3b-layers",
@@ -210,7 +210,7 @@ def tell_precisions(lab: Lab, shapes: list[ModelShape]) -> None:
     card = CARDS["t4"]
     fp16, q4 = (1e3 * n / (card.bandwidth_gb_s * 1e9) for n in (sizes[0], sizes[2]))
     cents = card.dollars_per_hour / 36  # of 1,000 tokens at 1 ms each: dollars an hour to cents a second
-    lab.say(f"""What it costs: to make one token, a GPU reads nearly every weight once. A T4 ({card.bandwidth_gb_s}
+    lab.say(f"""What it costs: to generate one token, a GPU reads nearly every weight once. A T4 ({card.bandwidth_gb_s}
         GB/s) needs {fp16:.0f} ms for that with Llama-2 7B in FP16, and {q4:.0f} ms in Q4_K_M. At a rough
         ${card.dollars_per_hour:.2f} per hour and one user, 1,000 tokens cost {fp16 * cents:.2f} cents in FP16
         and {q4 * cents:.2f} in Q4_K_M, at least.""")

@@ -193,8 +193,8 @@ def tell_order(lab: Lab, e: Embeddings) -> None:
     bare = [sorted(e.tokenizer.encode(s)) for s in ("dog bites man", "man bites dog")]
     note = f"Tokens {one} and {two}."
     if bare[0] != bare[1]:
-        note += " Without the space in front they differ even so: 'dog' and ' dog' are not the same token."
-    questions = ["without positions, do 'dog bites man' and 'man bites dog' hold the same vectors?"]
+        note += " Without the leading space they still differ: 'dog' and ' dog' are not the same token."
+    questions = ["without positions, do 'dog bites man' and 'man bites dog' have the same vectors?"]
     predicted, measured = [True], [same_rows(e.wte[one], e.wte[two])]
     if e.wpe is not None:
         questions.append("and with positions?")

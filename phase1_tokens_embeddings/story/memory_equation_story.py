@@ -32,7 +32,7 @@ def both(nbytes: float) -> str:
 def tell_units(lab: Lab) -> None:
     import torch
 
-    lab.title("Two units, one confusion")
+    lab.title("GB and GiB")
     t4, a100, h100 = CARDS["t4"], CARDS["a100-80"], CARDS["h100"]
     llama = SHAPES["llama-3-8b"]
     fp16, fp8 = weight_bytes(llama, "FP16"), weight_bytes(llama, "FP8")
@@ -77,7 +77,7 @@ def tell_units(lab: Lab) -> None:
 def tell_kv(lab: Lab) -> None:
     import torch
 
-    lab.title("Bytes of one token")
+    lab.title("KV cache of one token")
     names = ("llama-2-7b", "llama-3-8b")
     lab.say("""Each token leaves a key and a value in every layer: 2 x layers x KV heads x head size x bytes.
         Llama-2 7B and Llama-3 8B both have 32 layers and heads of 128 numbers, but Llama-3 keeps keys and
@@ -135,7 +135,7 @@ def tell_your_model(lab: Lab, shape: ModelShape, card: Card, precision: str) -> 
 
 
 def tell_users(lab: Lab, shape: ModelShape, precision: str, cards: list[Card]) -> None:
-    lab.title("How many users? Tokens fill a card")
+    lab.title("How many users fit on a card?")
     kv_bytes, usable = KV_BYTES[lab.args.kv], lab.args.usable
     contexts = [c for c in CONTEXTS if c <= shape.max_context] or [shape.max_context]
     rows = [

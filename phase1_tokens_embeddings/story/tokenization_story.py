@@ -104,7 +104,7 @@ def watch_merges(lab: Lab, texts: list[str]) -> BPETokenizer:
 
 
 def look_at_words(lab: Lab, vocabularies: dict[str, Tokenizer]) -> None:
-    lab.title("2. A vocabulary that was trained before")
+    lab.title("2. The vocabulary of a model")
     gpt2 = vocabularies["GPT-2"]
     checks: list[tuple[str, str, Any, str | None]] = [
         ("gpt2-vocab", "tokens of GPT-2: bytes + merges + 1 special", 256 + 50_000 + 1, None),
@@ -127,7 +127,7 @@ def look_at_words(lab: Lab, vocabularies: dict[str, Tokenizer]) -> None:
 
 
 def protect_and_stream(lab: Lab, name: str, tok: Tokenizer) -> None:
-    lab.title("3. Special tokens in a user's text, and half characters")
+    lab.title("3. Special tokens in a user's text, and incomplete characters")
     if tok.eos_token_id is not None:
         typed = tok.encode(END_OF_TEXT)
         trusted = tok.encode(END_OF_TEXT, allowed_special="all")
@@ -149,7 +149,7 @@ def protect_and_stream(lab: Lab, name: str, tok: Tokenizer) -> None:
         ["id", "bytes", "decoded alone", "StreamDecoder shows"],
         [(str(i), data.hex(" "), repr(alone), repr(s) if s else "") for i, data, alone, s in steps],
         note="""A token holds bytes, and a character may need two to four of them. Decoded alone, a part of a
-        character becomes \N{REPLACEMENT CHARACTER}. The stream waits until the character is whole.""",
+        character becomes \N{REPLACEMENT CHARACTER}. The stream waits until the character is complete.""",
     )
 
 
@@ -233,8 +233,8 @@ def with_chat_tokens(tok: BPETokenizer) -> BPETokenizer:
 def chat_becomes_text(lab: Lab, tok: BPETokenizer) -> None:
     lab.title("5. A conversation becomes one text")
     lab.say(
-        """A model knows no messages. A chat template, a small program that comes with the model, writes them down as one
-        text, and ends where the answer is to begin. Special tokens mark the speaker. This is the form of Qwen and SmolLM:"""
+        """A model reads one text, not messages. A chat template, a small program that comes with the model,
+writes them as one text that ends where the answer begins. Special tokens mark the speaker. This is the form of Qwen and SmolLM:"""
     )
     tok, template = with_chat_tokens(tok), ChatTemplate(CHATML, {})
     first, second = (tok.encode(template.render(TALK[:n]), "all") for n in (1, 3))

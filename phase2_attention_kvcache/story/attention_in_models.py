@@ -100,7 +100,7 @@ def load_sentence(args: argparse.Namespace) -> tuple[Transformer, list[int], lis
 
 def show_heads(lab: Lab, model: Transformer, ids: list[int], tokens: list[str]) -> None:
     """The story's last part: the heads of --model on --text, in numbers and as a figure."""
-    lab.title(f"What the heads of {lab.args.model} look at")
+    lab.title(f"What the heads of {lab.args.model} attend to")
     weights = weights_of(model, ids)
     # "eager" computes the weights openly; the fused kernels never write them down.
     theirs = load_reference(lab.args.model, attn_implementation="eager")
@@ -126,7 +126,7 @@ def show_heads(lab: Lab, model: Transformer, ids: list[int], tokens: list[str]) 
     lab.say(f"""Weights averaged over the {len(ids) - 1} tokens after the first, which can only attend to itself. A
         head that spread its attention weight evenly would give {even:.2f} to each of the first three.""")
     lab.table(
-        f"Habits of layer {layer}",
+        f"Patterns of the heads in layer {layer}",
         ["head", "previous token", "itself", "first token", "what followed an earlier copy"],
         [[h, *row] for h, row in enumerate(zip(*rounded))],
         note="A first-token weight far above the even one is an attention sink: weights must add up to 1, so a head that finds "

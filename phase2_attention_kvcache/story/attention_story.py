@@ -98,5 +98,5 @@ def heads_story(lab: Lab) -> None:
         "its MLP: numbers going in, in the middle, coming out",
         predicted=[768, 3072, 768],
         measured=[*block.mlp.c_fc.weight.shape, block.mlp.c_proj.weight.shape[1]],
-        note="The MLP works on each token alone. Attention is the only place where tokens meet.",
+        note="The MLP works on each token alone. Attention is the only place where tokens exchange information.",
     )

@@ -17,17 +17,17 @@ from phase2_attention_kvcache.story.small_families import write_small_model
 GPT2, QWEN3 = SHAPES["gpt2"], SHAPES["qwen3-0.6b"]
 CHANGES = [  # what, GPT-2, Qwen3-0.6B, what it is good for
     ("positions", "a learned table", "rotation of q and k", "distance counts, no last row"),
-    ("norm", "LayerNorm", "RMSNorm", "no mean, no bias: less to do"),
+    ("norm", "LayerNorm", "RMSNorm", "no mean, no bias: less work"),
     ("biases", "in every matrix", "none", "not missed"),
     ("MLP", "GELU, 2 matrices", "SwiGLU, 3 matrices", "better at equal size"),
-    ("key/value heads", "12, one a query head", "8 for 16 query heads", "half the KV cache"),
+    ("key/value heads", "12, one per query head", "8 for 16 query heads", "half the KV cache"),
     ("width of a head", "width / heads = 64", "128, free to choose", "more attention in a thin model"),
-    ("q and k", "as they are", "normed, head by head", "scores stay small: calmer training"),
+    ("q and k", "as they are", "normed, head by head", "scores stay small: stable training"),
     ("speed of rotation", "-", "theta 1,000,000, not 10,000", "far positions stay apart"),
     ("longest context", "1,024", "40,960 (yarn: 131,072)", "whole books"),
-    ("vocabulary", "50,257", "151,936", "fewer tokens a text, in any language"),
+    ("vocabulary", "50,257", "151,936", "fewer tokens per text, in any language"),
     ("blocks", "12 of width 768", "28 of width 1,024", "depth before width"),
-    ("experts", "one MLP", "in the large ones 128, 8 a token", "knows more, computes as much"),
+    ("experts", "one MLP", "128 in the large ones, 8 per token", "more weights, as much computing"),
 ]
 RELEASED = {  # the month of each release
     "gpt2-xl": "2019-11", "llama-2-7b": "2023-07", "mistral-7b-v0.1": "2023-09", "mixtral-8x7b": "2023-12",
@@ -100,7 +100,7 @@ def tell_kv(lab: Lab) -> None:
     local = sum(window is not None for window in gemma.windows)
     lab.predict(
         "families-gemma-window",
-        f"Gemma 3 1B: {local} of {gemma.num_layers} layers see 512 tokens. Of the KV cache of a text of "
+        f"Gemma 3 1B: {local} of {gemma.num_layers} layers attend to 512 tokens. Of the KV cache of a text of "
         f"{tokens:,} tokens it needs this share",
         predicted=(local * 512 + (gemma.num_layers - local) * tokens) / (gemma.num_layers * tokens),
         measured=kv_of_text(gemma, tokens) / (tokens * kv_of_text(gemma, 1)),

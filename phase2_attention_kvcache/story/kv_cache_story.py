@@ -55,11 +55,11 @@ def same_tokens(lab: Lab) -> None:
         predicted=p + new - 1,
         measured=cached.computed_tokens,
         source_says=102 if new == 100 else None,
-        note="The source counts the last token too. What follows it is not asked for, so it is never computed.",
+        note="The source counts the last token too. The last token is never fed to the model.",
     )
     ratio, less = naive.seconds / cached.seconds, naive.computed_tokens / cached.computed_tokens
     lab.record(tales=dict(naive_seconds=naive.seconds, cached_seconds=cached.seconds, speedup=ratio))
-    lab.say(f"""Work: {less:.1f} times less. Time on this machine: {naive.seconds:.2f} s against
+    lab.say(f"""The work is smaller by a factor of {less:.1f} times less. Time on this machine: {naive.seconds:.2f} s against
         {cached.seconds:.2f} s, {ratio:.1f} times faster. Why not {less:.0f} times? A step that computes many tokens reads
         the weights once for all of them, so each token costs less.""")
 

@@ -102,7 +102,7 @@ def long_context_story(lab: Lab) -> None:
         note="Stay: a turn in under 2,048 tokens (4 turns in 8,192). Slowed down: not one turn in 8,192.",
     )
     per_token = kv_bytes_per_token(num_layers=32, num_kv_heads=8, head_dim=128)  # in 16 bits
-    lab.say(f"""What it costs: positions are nearly free, the tokens at them are not. A full context of
+    lab.say(f"""What it costs: a position costs almost nothing, but its token takes memory. A full context of
         131,072 tokens holds {131072 * per_token / 2**30:.0f} GiB of keys and values in Llama 3.1 8B, about
         as much as its weights. One such user takes the room of 16 users with 8,192 tokens.""")
     lab.figure(draw_speeds(), "rotary_speeds")

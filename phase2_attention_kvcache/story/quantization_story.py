@@ -83,7 +83,7 @@ def tell_formats(lab: Lab) -> None:
     weight = model.blocks[0].mlp.down.weight
     lab.say(f"""weight = (code - zero point) x scale. Here is the second matrix of the first MLP of
         {lab.args.model}, {weight.shape[0]} x {weight.shape[1]} weights. The error is the length of what rounding changed, as a
-        share of the matrix. A bit more halves the step between codes, so it halves the error.""")
+        share of the matrix. Each further bit halves the step between codes, and with it the error.""")
     rows, errors = [], {}
     for method in METHODS:
         stored = QuantizedWeight.of(weight, method)
@@ -247,7 +247,7 @@ def tell_memory(lab: Lab, results: Results) -> None:
 
 
 def tell_speed(lab: Lab, results: Results) -> None:
-    lab.title("Faster? By the part that reads weights")
+    lab.title("Only the part that reads weights gets faster")
     bandwidth = measure_ceilings("cpu", "bfloat16", quick=True).bandwidth
     times = time_steps(lab, {name: fast_model(lab, name) for name in FAST})
     full = times[EXACT]

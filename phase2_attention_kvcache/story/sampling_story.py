@@ -93,7 +93,7 @@ def tell_knobs(lab: Lab, writer: Writer, sampler: Sampler, logits: torch.Tensor)
 
 
 def tell_continuations(lab: Lab, writer: Writer) -> None:
-    lab.title("What the model writes with each")
+    lab.title("What the model writes with each setting")
     num_tokens = 12 if lab.quick else 28
     answers = [writer.go_on(replace(p, seed=lab.seed), num_tokens) for p in SETTINGS.values()]
     lab.table(
@@ -162,7 +162,7 @@ def predict_knobs(lab: Lab, raw: torch.Tensor, probs: dict[str, torch.Tensor], w
 
 def tell_chance(lab: Lab, sampler: Sampler, logits: torch.Tensor) -> None:
     """Show that draws follow the probabilities, and that a seed decides them in any batch."""
-    lab.title("Chance, but reproducible")
+    lab.title("Random, but reproducible")
     five = SamplingParams(top_k=5, seed=lab.seed)
     p = sampler.probabilities(logits[None], [five])[0]
     kept = p[p > 0]

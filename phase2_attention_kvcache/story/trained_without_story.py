@@ -10,7 +10,7 @@ from phase2_attention_kvcache.story.trained_without import Trained, read_trained
 
 
 def tell_trained_without(lab: Lab) -> None:
-    lab.title("What the choices do to the text")
+    lab.title("What each choice contributes")
     with_all, *others = read_trained().values()
     lab.say(f"""To see what a choice is worth, the same small model was trained with it and without it: two layers of width 128,
         {with_all.parameters:,} parameters with all of Qwen3's choices, and half a million tokens of stories. Each was trained

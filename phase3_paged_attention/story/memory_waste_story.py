@@ -65,7 +65,7 @@ def ten_requests(lab: Lab) -> None:
          for name, slots in (("contiguous", contiguous), ("paged", paged))],
     )  # fmt: skip
     chance = chance_of_waste(27, 10, 16)
-    lab.say(f"""27 is luck, though. A request leaves 0 to 15 slots of its last block empty, 7.5 on average: 75 for
+    lab.say(f"""27 is unusually low. A request leaves 0 to 15 slots of its last block empty, 7.5 on average: 75 for
         ten. That ten random lengths leave 27 or less has a chance of {100 * chance:.2f}%, one in {1 / chance:,.0f}. Expect 2%
         here, not 0.7. Against 82% that hardly counts.""")
 
@@ -157,7 +157,7 @@ def which_traffic(lab: Lab, rng: np.random.Generator) -> None:
 def memory_at_work(lab: Lab, rng: np.random.Generator) -> dict:
     lab.title("A simulated server: where contiguous memory goes")
     pattern, pool, steps = PATTERNS["long tail"], 32 * 1024, 5000 if lab.quick else 20_000
-    lab.say("""Requests arrive without end, generate one token per step, and finish. Rows of different
+    lab.say("""Requests keep arriving, generate one token per step, and finish. Rows of different
         lengths are allocated and freed, and gaps appear that are too short for the next row. Four ways to do it: a row for
         the longest request; a row that guesses the answer's length to a factor of 2; an oracle that knows it
         exactly; and blocks of 16.""")
@@ -222,7 +222,7 @@ def constant_time(lab: Lab) -> None:
     lab.title("Taking a block out of a list of a thousand, and of a hundred thousand")
     lab.predict(
         claim="o1-alloc",
-        question="one block leaves the middle of a free list of 1,000, and of 100,000. Blocks that change",
+        question="one block is removed from the middle of a free list of 1,000, and of 100,000. Blocks that change",
         predicted=[3, 3],
         measured=[links_changed(1000), links_changed(100_000)],
         note="The block itself and its two neighbours. A deque would have to search for it.",

@@ -92,8 +92,8 @@ def three_readings(lab: Lab) -> None:
     dtype = getattr(torch, lab.args.dtype)
     step = ragged_step(config, dtype, lab.device, lab.seed)
     layout, q, keys, values = step
-    lab.say(f"""Now a step as a server has it: {len(REQUESTS)} requests, {len(q)} new tokens. Some are single
-        tokens behind a long text, one is a fresh prompt, one the second part of a prompt. Their
+    lab.say(f"""Now a typical step of a server: {len(REQUESTS)} requests, {len(q)} new tokens. Some are single
+        tokens after a long text, one is a new prompt, one the second part of a prompt. Their
         {sum(map(len, layout.block_tables))} blocks are scattered among 40.""")
     start, plain = 0, []
     for k, v, n in zip(keys, values, layout.query_lens):
@@ -191,7 +191,7 @@ def in_dollars(lab: Lab) -> None:
     ms = [1000 * (weights + passes * kv) / (card.bandwidth_gb_s * GB) for passes in (1, 3)]
     lab.say(f"""What it means on a large card: {users} users of Llama-3 8B with {context:,} tokens each keep
         {kv / GB:.1f} GB of keys and values, beside {weights / GB:.1f} GB of weights. An {card.title} moves at most
-        {card.bandwidth_gb_s:,} GB a second, so a step takes {ms[0]:.0f} ms or more. If blocks were read, written into
+        {card.bandwidth_gb_s:,} GB per second, so a step takes {ms[0]:.0f} ms or more. If blocks were read, written into
         rows and read again, it would be {ms[1]:.0f} ms or more: at the same rent, each token would cost
         {ms[1] / ms[0]:.1f} times as much.""")
     lab.record(h100_step_ms=ms)

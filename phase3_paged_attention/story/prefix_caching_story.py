@@ -85,7 +85,7 @@ def many_users(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
         predicted=(len(prompts) - 1) * whole / sum(map(len, prompts)),
         measured=(hits := warm.manager.stats.hit_tokens / sum(map(len, prompts))),
         tolerance=1e-9,
-        note="The more readers, the nearer it comes to the shared part of a prompt.",
+        note="With more readers it approaches the shared part of a prompt.",
     )
     same = sum(c.token_ids == w.token_ids for c, w in pairs)
     lab.predict(
@@ -111,10 +111,10 @@ def what_it_saves(lab: Lab, tokens: int) -> None:
     shape, card, requests, teraflops = SHAPES["llama-3-8b"], CARDS["h100"], 1_000_000, 400
     operations = 2 * shape.num_parameters * tokens * requests
     hours = operations / (teraflops * 1e12) / 3600
-    lab.say(f"""What it saves: a service with {requests:,} requests a day and {tokens} shared tokens does not compute
-        {tokens * requests / 1e6:.0f} million tokens a day. For Llama-3 8B, at 2 operations a parameter and token and
+    lab.say(f"""What it saves: a service with {requests:,} requests per day and {tokens} shared tokens does not compute
+        {tokens * requests / 1e6:.0f} million tokens per day. For Llama-3 8B, at 2 operations per parameter and token and
         {teraflops} x 10^12 operations per second (an {card.title} reaches about that with long prompts), these are
-        {hours:.1f} hours of the card: {hours * card.dollars_per_hour:.0f} dollars a day at
+        {hours:.1f} hours of the card: {hours * card.dollars_per_hour:.0f} dollars per day at
         {card.dollars_per_hour:.2f} per hour.""")
 
 
@@ -238,12 +238,12 @@ def one_letter(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
         "/ near the end",
         predicted=predicted,
         measured=measured,
-        note="A block hash is of its tokens and of the hash before it. One other token, and every hash "
-        "behind it is another: their keys and values are other ones, too.",
+        note="A block hash is of its tokens and of the hash before it. One different token changes "
+        "its block's hash and all later ones: the keys and values after it differ, too.",
     )
     columns = ["where", "text there", "equal tokens", "found", "computed"]
     lab.table("The same text with one letter changed", columns, rows)
-    lab.say("""So what changes belongs at the end. A system prompt that begins with the time of day, or with the
+    lab.say("""So put the part that changes at the end. A system prompt that begins with the time of day, or with the
         user's name, shares nothing with any other.""")
     lab.record(one_letter=rows)
 

@@ -28,7 +28,7 @@ def blocks_held(window: int | None) -> dict[int, int]:
 
 def windows(lab: Lab) -> dict[str, dict[int, int]]:
     """What is held without and with a window, see `blocks_held`."""
-    lab.title("A model that does not look back further than its window")
+    lab.title("A model that attends only to its window")
     shape = SHAPES["mistral-7b"]
     gib = BLOCK * kv_per_token(shape) / 2**30
     lab.say(f"""Paging wastes little, and yet a text's memory grows with every token. Some models bound it: in Mistral
@@ -51,7 +51,7 @@ def windows(lab: Lab) -> dict[str, dict[int, int]]:
         question=f"most blocks held at any time with the window, if the prompt comes in chunks of {CHUNK:,} tokens",
         predicted=(WINDOW + CHUNK) // BLOCK,
         measured=max(within.values()),
-        note="While a chunk is computed, its first token looks back a whole window, and its last one needs room too.",
+        note="While a chunk is computed, its first token attends to a whole window, and its last one needs room too.",
     )
     dollars = CARDS["a100-80"].dollars_per_hour
     shown = (4096, 8192, 16_384, CONTEXT)

@@ -38,11 +38,11 @@ def the_combinations(lab: Lab, task: Task, plan: Plan) -> None:
         "The cheapest fleets",
         [
             "weights",
-            "cards a replica",
-            "tokens a step",
-            "at best, $ an hour",
+            "cards per replica",
+            "tokens per step",
+            "at best, $ per hour",
             "cards",
-            "$ an hour",
+            "$ per hour",
             "breaks first",
         ],
         [choice.row() for choice in sorted(rows, key=lambda c: (c.price, c.bound))[:10]],
@@ -50,7 +50,7 @@ def the_combinations(lab: Lab, task: Task, plan: Plan) -> None:
             are left out. Without cards: no fleet cheaper than the best one before it meets the SLO.""",
     )
     lab.say(
-        f"The cheapest: {show_fleet(best.task, best.plan)}, ${best.plan.dollars_per_hour:.2f} an hour. Each replica:"
+        f"The cheapest: {show_fleet(best.task, best.plan)}, ${best.plan.dollars_per_hour:.2f} per hour. Each replica:"
     )
     commands = serve_commands(best.task)
     for command in commands:  # broken where a shell goes on reading

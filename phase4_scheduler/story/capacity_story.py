@@ -39,7 +39,7 @@ def the_plan(lab: Lab, task: Task) -> Plan:
         measured=cards,
         unit="cards",
         kind="timing",
-        note=f"One replica gets {task.load.most:.3g} requests a second done while others wait, and {task.load.rate:.3g} come: "
+        note=f"One replica gets {task.load.most:.3g} requests per second done while others wait, and {task.load.rate:.3g} arrive: "
         f"{estimate:.1f} cards. An SLO costs cards beyond that, since requests come in waves.",
     )
     percent, seconds, gap = "{:.1%}".format, "{:.2f} s".format, "{:.4f} s".format
@@ -50,7 +50,7 @@ def the_plan(lab: Lab, task: Task) -> Plan:
             ["requests within the SLO", percent(plan.kept.value), show_interval(plan.kept, percent)],
             ["TTFT p95", seconds(plan.ttft.value), show_interval(plan.ttft, seconds)],
             ["TPOT p95", gap(plan.tpot.value), show_interval(plan.tpot, gap)],
-            ["dollars an hour", f"{plan.dollars_per_hour:.2f}", ""],
+            ["dollars per hour", f"{plan.dollars_per_hour:.2f}", ""],
             ["dollars for a million answer tokens", f"{plan.dollars_per_million:.2f}", ""],
             ["headroom: more traffic it takes", show_headroom(plan), ""],
             ["what breaks first", plan.limit, ""],
@@ -97,7 +97,7 @@ def trust(lab: Lab, task: Task, plan: Plan) -> None:
     ]
     if unknown:
         lab.say(
-            f"""Never held against a recording: {", ".join(unknown)}. Measure one replica before you buy many."""
+            f"""Never compared with a recording: {", ".join(unknown)}. Measure one replica before you buy many."""
         )
     lab.record(cards_if_slow=worst, never_validated=unknown)
 
@@ -134,7 +134,7 @@ def show_interval(estimate: Estimate, show: Any) -> str:
 
 def fewer_and_more(lab: Lab, task: Task, plan: Plan) -> None:
     """The picture for a manager: what each further card buys."""
-    lab.title("What more or fewer cards would do")
+    lab.title("The effect of more or fewer cards")
     n = plan.replicas
     counts = sorted({max(1, n - 1), n, n + 1})
     rows, points = [], []
@@ -152,7 +152,7 @@ def fewer_and_more(lab: Lab, task: Task, plan: Plan) -> None:
         rows.append([task.cards(count), f"{price:.2f}", f"{kept:.1%}", *felt])
     lab.table(
         "Each further card" if task.tensor_parallel_size == 1 else "Each further replica",
-        ["cards", "$ an hour", "within the SLO", "TTFT p95, s (interval)", "TPOT p95, ms (interval)"],
+        ["cards", "$ per hour", "within the SLO", "TTFT p95, s (interval)", "TPOT p95, ms (interval)"],
         rows,
     )
     lab.figure(draw_plan(points, task, plan), "capacity_plan")
@@ -187,7 +187,7 @@ def the_router(lab: Lab, task: Task, plan: Plan) -> None:
         unit="x",
         tolerance=0.5,
         kind="timing",
-        note="By chance a talk's next turn comes to the replica that knows it once in as many times as there are replicas.",
+        note="By chance the next turn of a conversation reaches the replica that has its prefix in one of as many cases as there are replicas.",
     )
     lab.table(
         "Four routers",

@@ -154,8 +154,8 @@ def the_task(lab: Lab) -> Task:
         shape, card, precision, a.kv_precision, traffic, slo, config, a.router, a.efficiency, a.most, a.tensor_parallel_size
     )  # fmt: skip
     price = "" if a.price else " (a rough price: --price takes yours)"
-    lab.say(f"""{cost.describe()}, ${cost.dollars_per_hour:.2f} an hour{price}, room for {config.num_blocks * block:,} tokens of KV
-        cache. {task.load.rate:.3g} requests a second, {np.mean([r.prompt_tokens for r in traffic]):,.0f} prompt tokens and
+    lab.say(f"""{cost.describe()}, ${cost.dollars_per_hour:.2f} per hour{price}, room for {config.num_blocks * block:,} tokens of KV
+        cache. {task.load.rate:.3g} requests per second, {np.mean([r.prompt_tokens for r in traffic]):,.0f} prompt tokens and
         {np.mean([r.output_tokens for r in traffic]):,.0f} answer tokens on average. SLO: first token within
         {a.ttft_slo:g} s and a mean gap of {1000 * a.tpot_slo:g} ms, for {a.share:.0%} of the requests.""")
     if limit := task.what_forbids():
@@ -182,7 +182,7 @@ def in_cells(lab: Lab, task: Task, rate: float, lasting: float) -> Task:
         return task
     cells = math.ceil(needed / simulated)
     if cells > 1:
-        lab.say(f"""{rate:,.6g} requests a second are too many for one simulation. So they go to {cells:,} equal fleets side by
+        lab.say(f"""{rate:,.6g} requests per second are too many for one simulation. So they go to {cells:,} equal fleets side by
             side, each with a router of its own ("cells"), and one of them is planned here.""")
     if simulated > 1000:
         lab.say(f"""Each fleet is tried with {simulated:,.0f} requests, so that it fills up. --requests 600 takes less time, and is less

@@ -102,11 +102,11 @@ def describe(turn: Turn) -> str:
     """One line on a turn.
 
     >>> describe(Turn(100, 80, 41, 0.02, 0.42, "stop", 0))
-    'first token after 20 ms, then 100 tokens a second · prompt 100 tokens: 80 from the prefix cache (80%), 20 computed'
+    'first token after 20 ms, then 100 tokens per second · prompt 100 tokens: 80 from the prefix cache (80%), 20 computed'
     """
     parts = ["no token"] if turn.ttft is None else [f"first token after {1e3 * turn.ttft:,.0f} ms"]
     if turn.tokens > 1:
-        parts[0] += f", then {(turn.tokens - 1) / (turn.seconds - turn.ttft):,.0f} tokens a second"
+        parts[0] += f", then {(turn.tokens - 1) / (turn.seconds - turn.ttft):,.0f} tokens per second"
     share, new = turn.cached_tokens / turn.prompt_tokens, turn.prompt_tokens - turn.cached_tokens
     parts.append(
         f"prompt {turn.prompt_tokens:,} tokens: {turn.cached_tokens:,} from the prefix cache ({share:.0%}), {new:,} computed"

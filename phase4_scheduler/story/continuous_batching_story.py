@@ -123,7 +123,7 @@ def mixed_traffic(lab: Lab) -> None:
             libraries. Free: it costs nothing more, but stays empty.""",
     )  # fmt: skip
     lab.say(f"""The same machine serves {speedup:.1f} times as many users, so each costs
-        {1 / speedup:.0%} of the money. Nothing was made faster: rows that were idle are in use.""")
+        {1 / speedup:.0%} of the money. The model is not faster: rows that were idle are in use.""")
     subtitle = f"{count} requests at once, batch size {batch_size}, {lab.args.model}, {lab.where}"
     lab.figure(draw_batches(static, continuous, subtitle), "requests_in_the_batch")
 

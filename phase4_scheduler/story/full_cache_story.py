@@ -101,7 +101,7 @@ def without_batching(lab: Lab) -> None:
         seconds[num_seqs] = time.perf_counter() - began
     lab.predict(
         claim="no-continuous-batching",
-        question=f"tokens a second for {users} users, together / one at a time",
+        question=f"tokens per second for {users} users, together / one at a time",
         predicted=users * step[1] / step[users],
         measured=seconds[1] / seconds[users],
         source_says=2,

@@ -27,10 +27,10 @@ Pair = tuple[RecordedRun, Run]
 
 def the_truth(lab: Lab) -> None:
     """Part 2b: the recorded runs. Quickly only one of them, which needs no fit."""
-    lab.title("Does the simulator tell the truth? 300 requests on real cards")
+    lab.title("Is the simulator accurate? 300 requests on real cards")
     lab.say("""Others let vLLM serve 300 requests on an RTX 4090, on an RTX PRO 6000 and on two of these, wrote down when each got its
-        first and its last token, and timed the kernels one by one. So put in the arrivals, the lengths and the
-        kernels, and see whether the same times come out. As in vLLM, each step is decided while the one before is
+        first and its last token, and timed the kernels one by one. The simulator gets these arrivals, lengths and kernel times,
+and its times are compared with the recorded ones. As in vLLM, each step is decided while the one before is
         computed.""")
     pairs: list[Pair] = []
     recordings = dict(RECORDED, qwen3=QWEN3)
@@ -40,7 +40,7 @@ def the_truth(lab: Lab) -> None:
         if name != "rtx4090":
             cost = fit_step(recorded, cost)
             lab.say(f"""On {recorded.title} kernels alone are too fast. One number is fitted on the first half of the
-                requests: {1000 * cost.step:.2f} ms a step for all that is no kernel.""")
+                requests: {1000 * cost.step:.2f} ms per step for all that is no kernel.""")
         run = replay(recorded, cost)
         pairs.append((recorded, run))
         show(lab, name, recorded, run)

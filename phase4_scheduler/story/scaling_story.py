@@ -182,7 +182,7 @@ def a_day(lab: Lab) -> None:
         rows.append([name, most, hours, hours * fleet.config.cost.dollars_per_hour, f"{kept:.1%}"])
     lab.table(
         f"Within an SLO of {slo.ttft:g} s to the first token and {slo.tpot:g} s between tokens",
-        ["fleet", "most replicas", "replica hours", "$ a day", "requests within the SLO"],
+        ["fleet", "most replicas", "replica hours", "$ per day", "requests within the SLO"],
         rows,
     )
     lab.record(day=rows)

@@ -111,7 +111,7 @@ def memory_runs_short(lab: Lab) -> None:
         question="Ben has 21 tokens when he comes back. How many must be computed: without a prefix cache, with it",
         predicted=[21, 21 - 4 * 4],
         measured=[again["without"][1], again["with"][1]],
-        note="His blocks lie in the free list under their names. Ann took one meanwhile: his last, since the ends "
+        note="His blocks are in the free list and keep their hashes. Ann took one meanwhile: his last, since the ends "
         "of texts are given away first. The four before it are hit, as if they were a shared system prompt.",
     )
     lab.show(draw(cached, ["Ann", "Ben"], step - 2, again["with"][0] + 2))
@@ -127,7 +127,7 @@ def _on_return(played: Played, request_id: str) -> tuple[int, int]:
 
 
 def urgent_first(lab: Lab) -> None:
-    lab.title("Which goes first")
+    lab.title("Which request goes first")
     lab.say("""Two requests may run at a time (max_num_seqs). Four come at once, of 10 words each. In step 3 comes Zoe:
         she is urgent (priority -1, all others 0; the smallest number goes first).""")
     first, rows = {}, []
@@ -146,5 +146,5 @@ def urgent_first(lab: Lab) -> None:
         "waiting requests, not running ones: she waits until Ann is done. Only missing memory preempts a request.",
     )
     lab.table("Step of the first word", ["policy", "Ann", "Ben", "Cal", "Dan", "Zoe"], rows)
-    lab.say("""What it costs: some always wait. Priority moves the waiting from urgent requests to the
-        others; it makes none of it disappear. A larger batch, more memory or more machines do.""")
+    lab.say("""What it costs: priority moves the waiting from urgent requests to the others
+and does not reduce it. A larger batch, more memory or more machines do.""")

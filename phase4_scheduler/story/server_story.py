@@ -118,7 +118,7 @@ def over_the_wire(lab: Lab) -> None:
 
 def same_words(lab: Lab, server: RunningServer) -> None:
     tokens = 20 if lab.quick else 60
-    lab.title("The same words")
+    lab.title("The same text")
     lab.say(f"""`lab serve` runs now, at {server.address}. {len(BEGINNINGS)} clients ask at once, and read their answers as
         they are written. The engine in this program answers the same prompts.""")
     asked = dict(max_tokens=tokens, temperature=0)
@@ -144,7 +144,7 @@ def same_words(lab: Lab, server: RunningServer) -> None:
 
 def hit_rate(lab: Lab, server: RunningServer) -> None:
     users, block = 8, 16
-    lab.title("The hit rate is a matter of lengths")
+    lab.title("The hit rate depends on the lengths")
     lab.say(f"""{users} users, one after another. All their prompts begin with the same system prompt of 64 tokens, and
         go on differently: in a chat with 32 tokens, in a question about a document with 192. The first user's
         prompt is computed whole. After that the 64 tokens are found in the cache, in whole blocks of {block}.""")
@@ -175,8 +175,8 @@ def where_the_wait_is(lab: Lab, server: RunningServer) -> None:
     tokens = 16 if lab.quick else 48
     lab.title("Where the wait for the first word comes from")
     lab.say(f"""The server runs {SEATS} sequences at a time (`--max-num-seqs`). 1, {SEATS} and {4 * SEATS} clients ask at once, as often as
-        it takes to see a mean. A histogram of Prometheus holds a sum and a count, so the mean of what happened
-        between two looks is the difference of the sums over the difference of the counts.""")
+        it takes to see a mean. A histogram of Prometheus holds a sum and a count, so the mean of what happened between
+two scrapes is the difference of the sums over the difference of the counts.""")
     rows, seconds = [], {}
     for users in lab.progress(loads, "clients"):
         bodies = [
@@ -225,7 +225,7 @@ def mean_ms(name: str, before: dict[str, float], after: dict[str, float]) -> flo
 def what_queries_find(lab: Lab, server: RunningServer) -> None:
     lab.title("Four queries of an article")
     lab.say("""The article watches four metrics. Names change from version to version, and Prometheus does not say that a
-        name is unknown: the query is just empty, and the alarm that hangs on it is silent for ever. Our server has
+        name is unknown: the query is just empty, and an alarm that uses it never goes off. Our server has
         the names of vLLM 0.32; a test compares them with a recording of the real one.""")
     text = server.call("/metrics")[1]
     there = {name: f"# TYPE {name} " in text for name in ARTICLE_QUERIES}
@@ -245,7 +245,7 @@ def what_queries_find(lab: Lab, server: RunningServer) -> None:
 
 def reading_speed(lab: Lab) -> None:
     lab.title("How fast is fast enough?")
-    lab.say("""People read 238 words a minute in silence (Brysbaert 2019, a mean of 190 studies). A word is more than one token. So
+    lab.say("""People read 238 words per minute in silence (Brysbaert 2019, a mean of 190 studies). A word is more than one token. So
         there is an ITL at which the text comes just as fast as it is read.""")
     tokenizer = load_tokenizer(find_model(lab.args.model))
     texts = [out.text for out in load_engine(lab, max_num_seqs=8).generate(
@@ -261,7 +261,7 @@ def reading_speed(lab: Lab) -> None:
         unit="ms",
         tolerance=0.3,
         kind="timing",
-        note=f"""Predicted with 1.3 tokens a word, the rule of thumb for English and large vocabularies; this model's texts have
+        note=f"""Predicted with 1.3 tokens per word, the rule of thumb for English and large vocabularies; this model's texts have
             {per_word:.2f}. So 100 ms is still twice as fast as one reads. It is noticed when one skims, or when
             no person reads along: a program that waits for the whole answer.""",
     )

@@ -64,7 +64,7 @@ def the_trace(lab: Lab) -> list[TrafficRequest]:
 
 def three_patterns(lab: Lab) -> None:
     """Part 1: three kinds of traffic."""
-    lab.title("What comes: three kinds of requests")
+    lab.title("The traffic: three kinds of requests")
     n = 300 if lab.quick else 3000
     measured = []
     for name in PRIORITIES:
@@ -128,9 +128,9 @@ def draw_clusters(
 
 def the_clock(lab: Lab, make_engine: Callable[..., LLMEngine], context: int) -> FittedCost:
     """Part 2: fit a clock to the engine, then let both serve the same traffic."""
-    lab.title("A clock instead of a model: can it be trusted?")
-    lab.say("""A step's length follows from its work: how many tokens, for how many requests, looking at how
-        much context. So measure steps of the engine, find the prices, and let both serve the same traffic.""")
+    lab.title("A cost model instead of a model: is it accurate?")
+    lab.say("""A step's length follows from its work: how many tokens, for how many requests, attending to how much context. So measure steps
+of the engine, fit the prices, and let both serve the same traffic.""")
     a = lab.args
     context = min(context, 192 if lab.quick else 512)
     n = 10 if lab.quick else 48
@@ -170,7 +170,7 @@ def the_clock(lab: Lab, make_engine: Callable[..., LLMEngine], context: int) -> 
         kind="timing",
         note="The prices were measured a moment before: if something else ran then, and not now, they are too high. "
         f"Mixed traffic with lengths scaled by {factor:.3f} to a context of {context}, "
-        f"{rate:.1f} requests a second.",
+        f"{rate:.1f} requests per second.",
     )
     rows = [
         [name, *(1000 * getattr(getattr(side, key), p) for side in (virtual, real) for p in ("p50", "p95"))]
@@ -223,7 +223,7 @@ def per_pattern(lab: Lab, server: ReplicaConfig) -> float:
         rows.append([name, round(isl), round(osl), *speeds, *price])
     columns = ["pattern", "ISL", "OSL", "requests/s", "prompt tok/s", "answer tok/s"]
     lab.table(
-        "The most that this server gets done, by pattern",
+        "Highest throughput of this server, by pattern",
         columns + ["$ per 1,000 requests"] * bool(dollars),
         rows,
         note="All requests come at once; counted while some are waiting."

@@ -22,7 +22,7 @@ OTHERS, CHUNK = 32, 512  # one long prompt in virtual time: others at work, toke
 def virtual_run(lab: Lab, server: ReplicaConfig, trace: list[TrafficRequest] | None, most: float) -> None:
     """Part 3b: what the users feel at one load."""
     a = lab.args
-    lab.title("What the users feel, in virtual time")
+    lab.title("What the users notice, in virtual time")
     lab.say("""TTFT: time to the first token. ITL: the gap between two tokens. p95: what 95 of 100 stay
         below. Goodput counts only requests served within limits that were set before (SLO, service level objective).""")
     n = a.requests or (200 if lab.quick else 2000)
@@ -49,11 +49,11 @@ def virtual_run(lab: Lab, server: ReplicaConfig, trace: list[TrafficRequest] | N
     show_latencies(lab, felt, run.records, f"{felt.requests:,} requests ({what})")
     cached = sum(r.num_cached_tokens for r in run.records) / felt.prompt_tokens
     lab.table(
-        "The server meanwhile",
+        "The server during this time",
         ["figure", "value"],
         [
-            ["requests a second, until the last one is done", felt.requests_per_second],
-            ["answer tokens a second", felt.tokens_per_second],
+            ["requests per second, until the last one is done", felt.requests_per_second],
+            ["answer tokens per second", felt.tokens_per_second],
             ["KV usage, mean", run.mean_usage()],
             ["KV usage, peak", run.peak_usage],
             ["steps", len(run.times)],
@@ -64,7 +64,7 @@ def virtual_run(lab: Lab, server: ReplicaConfig, trace: list[TrafficRequest] | N
     dollars = getattr(server.cost, "dollars_per_hour", None)
     if dollars and felt.good:
         price = dollars / 3.6 / felt.goodput
-        lab.say(f"""What it costs: at ${dollars:.2f} an hour, 1,000 requests served within the
+        lab.say(f"""What it costs: at ${dollars:.2f} per hour, 1,000 requests served within the
             limits cost ${price:.2f}. Send it more, and each gets cheaper, until too many are too slow to count.""")
     lab.record(virtual=asdict(felt) | dict(
         kv_mean=run.mean_usage(), kv_peak=run.peak_usage, preemptions=run.preemptions, prefix_hit_rate=cached,
@@ -93,7 +93,7 @@ def show_latencies(lab: Lab, felt: Latency, records: Sequence[RequestRecord], ti
 def load_sweep(lab: Lab, server: ReplicaConfig, most: float) -> None:
     """Part 4: latency against load, and the cache behind it."""
     a = lab.args
-    lab.title("Where trouble starts")
+    lab.title("Where latency rises steeply")
     loads = (0.4, 0.65, 1.1) if lab.quick else (0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1, 1.1)
     n = 200 if lab.quick else 800
     points = [
@@ -108,7 +108,7 @@ def load_sweep(lab: Lab, server: ReplicaConfig, most: float) -> None:
         worse = next(t for u, t in bins if u >= alarm - 1e-9)
         lab.predict(
             claim="kv-usage-alert",
-            question="KV usage at the moment of arrival from which on TTFT (p95) explodes",
+            question="KV usage at the moment of arrival from which on TTFT (p95) rises steeply",
             predicted=round(1 - longest / server.cache_tokens, 2),
             measured=round(alarm, 2),
             source_says=0.9,
@@ -123,7 +123,7 @@ def load_sweep(lab: Lab, server: ReplicaConfig, most: float) -> None:
         ["load", "requests/s", "KV usage, mean", "TTFT p50, s", "TTFT p95, s", "p95 / p50", "ITL p95, s", "preempted per 100"],
         [[p.load, p.rate, p.usage, p.latency.ttft.p50, p.latency.ttft.p95,
           p.latency.ttft.p95 / p.latency.ttft.p50, p.latency.itl.p95, p.preemptions] for p in points],
-        note="Load 1 is the most that the server gets done. The first fifth of the requests does not count.",
+        note="Load 1 is the server's highest throughput. The first fifth of the requests does not count.",
     )  # fmt: skip
     lab.record(load=[asdict(replace(p, arrivals=[])) for p in points], alarm_at_usage=alarm)
     subtitle = f"{a.pattern}, {n} requests per load; {server.cost.describe()}"
@@ -132,7 +132,7 @@ def load_sweep(lab: Lab, server: ReplicaConfig, most: float) -> None:
 
 def long_prompt(lab: Lab, server: ReplicaConfig) -> None:
     """Part 5: one long prompt among short ones, whole and in chunks."""
-    lab.title("One long prompt, and all others")
+    lab.title("One long prompt, and all other requests")
     isl, osl = 100, 150
     long = min(server.scheduler.max_model_len - 8, 8000)
     blocks = (long + OTHERS * (isl + osl)) // server.block_size + OTHERS + 100  # room for all

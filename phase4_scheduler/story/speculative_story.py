@@ -51,7 +51,7 @@ def same_words(lab: Lab) -> None:
     count, length = (4, 24) if lab.quick else (8, 64)
     prompts = list(BEGINNINGS.values())[:count]
     greedy = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True)
-    lab.title("The same words")
+    lab.title("The same tokens")
     lab.say(f"""{count} stories of {length} tokens, each time the likeliest token (greedy): without drafts, with drafts
         copied from the text so far (n-gram), and with drafts of tales-draft, a model with a fraction of the weights.""")
     plain = load_engine(lab, count)
@@ -73,7 +73,9 @@ def same_words(lab: Lab) -> None:
         # In 16 bit, sums in another order may be rounded to another token.
         kind="structure" if lab.args.dtype == "float32" else "timing",
     )
-    lab.table("Three drafts a step", ["drafts", "steps", "drafts verified", "accepted", "same tokens"], rows)
+    lab.table(
+        "Three drafts per step", ["drafts", "steps", "drafts verified", "accepted", "same tokens"], rows
+    )
 
 
 def same_chances(lab: Lab) -> None:
@@ -81,8 +83,8 @@ def same_chances(lab: Lab) -> None:
     number = 4_000 if lab.quick else 40_000
     torch.manual_seed(lab.seed)
     p, q = (2 * torch.randn(2, 8)).softmax(-1)
-    lab.title("The same chances")
-    lab.say(f"""Drawn answers cannot be compared word for word. But the chances can: {number:,} drafts are drawn from a
+    lab.title("The same distribution")
+    lab.say(f"""Sampled answers cannot be compared word for word, but their distribution can: {number:,} drafts are drawn from a
         proposer's distribution q and verified against the model's p. A draft x is accepted with probability min(1, p/q). If it
         is rejected, the token in its place comes from max(p - q, 0). The classical mistake draws it from p again.""")
     drafts = torch.multinomial(q, number, replacement=True).tolist()
@@ -135,7 +137,7 @@ def draw_rule(p: list[float], q: list[float]) -> Any:
 
 def four_for_one(lab: Lab) -> None:
     steps = 24 if lab.quick else 80
-    lab.title("What four tokens cost, and what they bring")
+    lab.title("Cost and gain of a step with drafts")
     settings = {
         "one that is always wrong": dict(method="custom", proposer=AlwaysProposes(1, 1, 1)),
         "n-gram": NGRAM,
@@ -169,8 +171,8 @@ def four_for_one(lab: Lab) -> None:
             them here, since a draft counts only if all before it are accepted.""",
     )
     lab.table(
-        "One user, temperature 1, 3 drafts a step",
-        ["drafts", "step costs", "tokens a step", "speed-up"],
+        "One user, temperature 1, 3 drafts per step",
+        ["drafts", "step costs", "tokens per step", "speed-up"],
         rows,
         note="""Greedy drafts are the default of vLLM. For sampled answers they are accepted only if the model happens to sample the
             likeliest token. Sampled drafts are accepted as often as the two distributions overlap: sum of min(p, q).""",
@@ -180,8 +182,8 @@ def four_for_one(lab: Lab) -> None:
 def where_it_loses(lab: Lab) -> None:
     users = [1, 16] if lab.quick else [1, 2, 4, 8, 16, 32, 64]
     drafts = [1, 3] if lab.quick else [1, 2, 3, 4, 5, 6]
-    lab.title("Where it loses")
-    lab.say("""More users share a step already, and the arithmetic that was to spare for drafts is used up. The
+    lab.title("When speculation does not pay")
+    lab.say("""More users share a step already, and the spare compute for drafts is used up. The
         speed-up is worked out from parts, each measured by itself: how often drafts are accepted; a step without drafts; a step
         that verifies k drafts which cost nothing; and a step of the draft model alone, k times. Then it is measured.""")
     most, tokens = max(drafts), 40 if lab.quick else 200
@@ -212,7 +214,7 @@ def where_it_loses(lab: Lab) -> None:
     gain = max(drafts, key=lambda k: measured[1, k])
     lab.predict(
         claim="spec-concurrency",
-        question=f"speed-up for one user with {gain} draft{'s' * (gain > 1)} a step, of a draft model",
+        question=f"speed-up for one user with {gain} draft{'s' * (gain > 1)} per step, of a draft model",
         predicted=worked_out[1, gain],
         measured=measured[1, gain],
         tolerance=0.5,
@@ -248,7 +250,7 @@ def where_it_loses(lab: Lab) -> None:
 def where_it_gains(lab: Lab) -> None:
     """A large model with a small draft model on GPUs, by the same formula, with times from data sheets."""
     model, drafter, accepted = find_cost("h100x4:llama-3-70b"), find_cost("h100:llama-3.2-1b"), 0.7
-    lab.title("Where it gains, computed")
+    lab.title("When speculation pays (computed)")
     rows = [
         [users, *(computed_speedup(model, drafter, users, k, accepted) for k in (1, 2, 4))]
         for users in (1, 8, 64, 256)

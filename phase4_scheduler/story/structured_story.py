@@ -38,7 +38,7 @@ def wanted(max_tokens: int) -> StructuredSamplingParams:
 
 def token_by_token(lab: Lab) -> LLMEngine:
     """One answer, and the mask before each of its tokens."""
-    lab.title("What may come next")
+    lab.title("Which tokens are allowed next")
     engine = LLMEngine.from_pretrained(
         lab.args.model, dtype=lab.args.dtype, device=lab.args.device, seed=lab.seed, max_num_seqs=16,
         max_model_len=256,
@@ -80,7 +80,7 @@ def draw_masks(steps: list[tuple[str, list[int]]], vocab_size: int) -> Figure:
 
 def many_answers(lab: Lab, engine: LLMEngine) -> None:
     """Sixteen users at a time: are all answers valid, and what does the mask cost?"""
-    lab.title("Valid, if it ends")
+    lab.title("Valid, if the answer is complete")
     number = 32 if lab.args.quick else 96
     times, finished, valid = {}, {}, {}
     for name, params in (
@@ -97,7 +97,7 @@ def many_answers(lab: Lab, engine: LLMEngine) -> None:
     names = list(times)
     lab.table(
         f"{number} answers, 16 at a time",
-        ["", "valid", "came to their end", "ms a step"],
+        ["", "valid", "complete", "ms per step"],
         [[name, valid[name], finished[name], round(times[name], 2)] for name in names],
     )
     lab.predict(
@@ -112,7 +112,7 @@ def many_answers(lab: Lab, engine: LLMEngine) -> None:
         predicted=0,
         measured=valid["masked, 12 tokens"],
         note="""A mask keeps an answer on the way to valid JSON. It does not bring it to the end: max_tokens cuts it off, and
-            then finish_reason is "length". A client looks at it before it parses.""",
+            then finish_reason is "length". A client must check it before it parses.""",
     )
 
 

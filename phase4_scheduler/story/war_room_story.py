@@ -107,7 +107,7 @@ def show_dashboard(lab: Lab, night: Night) -> None:
         note="Means are sum / count of a histogram: their parts add up. (Quantiles of the queue and prefill times would say nothing here: their first bucket ends at 0.3 s.)",
     )
     lab.figure(draw_night(night), f"war_room_{drill.number}")
-    lab.table("It is one of these", ["cause", ""], [[cause.name, cause.says] for cause in drill.causes])
+    lab.table("The possible causes", ["cause", ""], [[cause.name, cause.says] for cause in drill.causes])
 
 
 def shown(value: float) -> str:
@@ -177,10 +177,12 @@ def explain(lab: Lab, night: Night, findings: Findings) -> None:
             mark = "out" if against else "too close to call" if check.close(moments) else "agrees"
             rows.append([cause.name, mark, says, *found_and_wanted(check, moments)])
     lab.table(
-        "What the metrics say of each cause", ["cause", "", "it would mean that ...", "found", "wanted"], rows
+        "What the metrics say about each cause",
+        ["cause", "", "it would mean that ...", "found", "wanted"],
+        rows,
     )
     lab.table(
-        "The queries that spoke against the others",
+        "The queries that exclude the other causes",
         ["cause", "PromQL"],
         [[name, moments.text(check.query)] for name, check in findings.refuted.items()],
     )
@@ -199,7 +201,7 @@ def show_recovery(lab: Lab, night: Night) -> None:
     figure, back = night.drill.figure, night.back_to_normal
     title = next(title for title, query in night.drill.watch.items() if query == figure)
     lab.table(
-        "The fault is taken out",
+        "The fault is removed",
         [f"the figure of the night, over {night.window} seconds", title, "x of before"],
         [
             ["before", shown(night.moments.then(figure)), 1.0],

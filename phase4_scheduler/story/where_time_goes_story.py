@@ -35,8 +35,8 @@ def two_changes(lab: Lab) -> Transformer:
     batches = (1, 64) if lab.quick else (1, 16, 64)
     plain = Transformer.random(GPT2_124M, dtype=lab.args.dtype, seed=lab.seed)
     lab.title(f"A decode step at GPT-2's size, {lab.args.dtype}, {CONTEXT} tokens of context each")
-    lab.say("""Before: keys and values of each user are copied together and then attended to, and the weights are handed over as they
-        are. After: the kernel of phase 3 reads the keys where they lie, and the weights were packed once.""")
+    lab.say("""Before: keys and values of each user are copied together and then attended to, and the weights are passed
+        unchanged. After: the kernel of phase 3 reads the keys in place, and the weights were packed once.""")
 
     def times_of(model: Transformer, name: str, **how: bool) -> dict[int, Parts]:
         return {
@@ -140,7 +140,7 @@ def draw(lab: Lab, before: dict[int, Parts], after: dict[int, Parts]) -> None:
 
 def growing_queue(lab: Lab) -> None:
     """A hundred times the waiting requests: the same step."""
-    lab.title("A queue a hundred times as long")
+    lab.title("A queue that is a hundred times as long")
     rows = []
     for waiting in (100, 1_000, 10_000):
         scheduler = Scheduler(SchedulerConfig(max_num_seqs=64), BlockManager(4097))
@@ -163,9 +163,9 @@ def growing_queue(lab: Lab) -> None:
         measured=rows[-1][1] / rows[0][1],
         unit="x",
         kind="timing",
-        note="The scheduler looks at the head of the queue, never along it. If it did, this would be near 100.",
+        note="The scheduler reads only the head of the queue. If it did, this would be near 100.",
     )
-    lab.table("Deciding a step for 64 running requests", ["waiting", "microseconds"], rows)
+    lab.table("Scheduling a step for 64 running requests", ["waiting", "microseconds"], rows)
 
 
 # ---------------------------------------------------------------------- a stopwatch around the parts of a running engine

@@ -79,7 +79,7 @@ COLUMNS = ["kernel", "registers", "spills", "shared KiB", "matrix", "async", "bu
 def show_card(lab: Lab, capability: int, kernels: Sequence[Compiled]) -> None:
     limits = LIMITS[capability]
     lab.table(
-        f"{limits.name}: {limits.cards}, {dtype_for(capability)}; {limits.shared_program // KB} KiB of shared memory a program",
+        f"{limits.name}: {limits.cards}, {dtype_for(capability)}; {limits.shared_program // KB} KiB of shared memory per program",
         COLUMNS,
         [
             _row("    merging" if c.kernel.startswith("merge") else c.case.removeprefix("first "), c)
@@ -108,7 +108,7 @@ def explain_columns(lab: Lab) -> None:
         "               tcgen05 by a unit of its own (sm_100)\n"
         "async          loads into shared memory that do not wait for the answer\n"
         "buffers        tiles of keys that have a place in shared memory at the same time\n"
-        "16 B           loads of 16 bytes a thread, the widest there are\n"
+        "16 B           loads of 16 bytes per thread, the widest there are\n"
         "fit            programs that fit on one multiprocessor at once"
     )
 
@@ -123,7 +123,7 @@ def engine_kernels(lab: Lab, kernels: Sequence[Compiled]) -> None:
          0, sum(bool(c.error) for c in kernels), ""),
         ("aot-fits", "how many ask for more shared memory than a program gets on that card",
          0, sum(not c.error and not c.fits for c in kernels),
-         "Such a kernel compiles without a word, and fails at its first launch."),
+         "Such a kernel compiles without a message, and fails at its first launch."),
         ("aot-no-spills", "how many have a loop in which variables do not fit into registers",
          0, sum(bool(c.spills_in_loops) for c in kernels),
          "A spilled variable goes through ordinary memory in every turn, and decode waits for memory already. A "
@@ -186,7 +186,7 @@ def alignment(lab: Lab, aligned: Compiled, unaligned: Compiled) -> None:
         question="the second one: loads into shared memory that do not wait for the answer",
         predicted=0,
         measured=unaligned.async_copies,
-        note=f"The first: {aligned.async_copies}. They move 4, 8 or 16 bytes a thread, and the compiler may not assume "
+        note=f"The first: {aligned.async_copies}. They move 4, 8 or 16 bytes per thread, and the compiler may not assume "
         "that two neighbouring numbers lie in one such piece.",
     )
 

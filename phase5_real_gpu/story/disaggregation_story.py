@@ -49,7 +49,7 @@ def finish(engine: DisaggregatedEngine, answers: dict[str, list[int]]) -> None:
 
 
 def hand_over(lab: Lab) -> None:
-    lab.title("What goes from one to the other")
+    lab.title("What the prefill side sends to the decode side")
     lab.say("""A prompt ends where its keys and values are computed. To write the answer, no more of it is needed. So the prefill side
         computes the prompt and keeps its blocks, and tells where they are and until when (the lease). The decode side gives the
         request blocks of its own, reads the others' into them between two steps, and says "done".""")
@@ -96,7 +96,7 @@ def num_wrong(expected: list[list[int]], answers: dict[str, list[int]]) -> int:
 
 
 def losses(lab: Lab) -> None:
-    lab.title("If one of them is lost")
+    lab.title("If one side fails")
     lab.say("""Eight answers are being written. The prefill side is lost with all that it holds, and then the decode side. From then on
         the decode side computes prompts itself; and what it was writing when it was lost is asked for once more, without
         what clients have seen already.""")

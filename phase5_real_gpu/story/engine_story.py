@@ -29,10 +29,10 @@ def show_t4(lab: Lab) -> None:
     card, limits, config = find_card("t4"), ARTICLE.limits, bench_model("tinyllama").config
     weight_bytes, read_bytes = 2 * config.num_parameters, step_work(config, 1, 1, 0, 2).bytes
     by_the_rule, counted = (limits.read_gb_s * GB / nbytes for nbytes in (weight_bytes, read_bytes))
-    lab.title("Can the source's figures be? Arithmetic, before anything is measured")
+    lab.title("Are the source's figures possible? A calculation before the measurement")
     lab.predict(
         claim="t4-throughput",
-        question="most tokens a second for one user: TinyLlama-1.1B in fp16 on a T4, from its data sheet",
+        question="most tokens per second for one user: TinyLlama-1.1B in fp16 on a T4, from its data sheet",
         predicted=by_the_rule,
         measured=counted,
         source_says=one_user,
@@ -41,19 +41,19 @@ def show_t4(lab: Lab) -> None:
         note=f"""Predicted by the rule: {weight_bytes / 1e9:.2f} GB of weights at {card.bandwidth_gb_s} GB/s take
             {1e3 / by_the_rule:.1f} ms. Counted: {read_bytes / 1e9:.2f} GB are really read, since a
             step needs one row of the token table, not all of it. Plain fp16 decode cannot write
-            {one_user:.0f} tokens a second on this card: other weights, another card or another count.""",
+            {one_user:.0f} tokens per second on this card: other weights, another card or another count.""",
     )
     lab.table(
         "TinyLlama-1.1B on a T4: the source's figures beside what the data sheet allows",
-        ["ms, or tokens a second", "the source says", "data sheet allows", "the source reaches"],
+        ["ms, or tokens per second", "the source says", "data sheet allows", "the source reaches"],
         [[m.name, m.value, m.floor, f"{m.share_of_limit:.0%}"] for m in ARTICLE.measurements],
         note="""Batches with contexts of length nought, to be generous. More than 100% cannot be. The rest can, and so
             can the shape of TTFT: flat while reading the weights takes longer than computing, then in proportion.""",
     )
     dollars = card.dollars_per_hour / 3600 * 1e6
-    lab.say(f"""What it costs: at ${card.dollars_per_hour:.2f} an hour a million tokens cost
+    lab.say(f"""What it costs: at ${card.dollars_per_hour:.2f} per hour a million tokens cost
         ${dollars / counted:.2f} at best if each user has the card alone, and
-        ${dollars / of_64:.2f} at the {of_64:,.0f} tokens a second that the source reports for 64 users.""")
+        ${dollars / of_64:.2f} at the {of_64:,.0f} tokens per second that the source reports for 64 users.""")
 
 
 def check_claims(lab: Lab, bench: Bench, plan: Plan, models: Sequence[BenchModel]) -> None:
@@ -83,7 +83,7 @@ def check_claims(lab: Lab, bench: Bench, plan: Plan, models: Sequence[BenchModel
         lab.predict(
             "at-least-transformers", f"batch {most}: our engine is at least as fast as a static batch of transformers",
             predicted=True, measured=ours >= theirs, kind="timing",
-            note=f"{bm.title}: {ours:,.0f} and {theirs:,.0f} tokens a second.",
+            note=f"{bm.title}: {ours:,.0f} and {theirs:,.0f} tokens per second.",
         )  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def show_model(lab: Lab, bench: Bench, plan: Plan, bm: BenchModel) -> None:
             rows.append([ending.removeprefix("b"), ours.value, ours.floor, share, itl, theirs, times])
     count, low, high = plan.mixed
     lab.table(
-        "Throughput, tokens a second, from the first arrival to the last token",
+        "Throughput, tokens per second, from the first arrival to the last token",
         ["batch", "ours", "bound", "of it", "ITL, ms", "transformers", "ours / theirs"],
         rows,
         note=f"""Prompts of {plan.isl} tokens, answers of {plan.osl}. mixed{count}: {count} requests whose

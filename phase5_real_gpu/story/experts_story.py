@@ -86,7 +86,7 @@ def what_it_costs(lab: Lab, config: ModelConfig, steps: Sequence[int], rows: Seq
     """Weights and bytes of both ways, against the formulas."""
     sliced, dealt_out = rows
     lab.predict(
-        "expert-all-reduce", "experts dealt out: how many all-reduces does a layer need, with 8 experts a token",
+        "expert-all-reduce", "experts dealt out: how many all-reduces does a layer need, with 8 experts per token",
         2, (dealt_out[4] - 1) / config.num_layers,
         note="As many as a layer with one MLP. What crosses is a sum of vectors, and it does not matter how many experts have added to it.",
     )  # fmt: skip
@@ -103,8 +103,8 @@ def what_it_costs(lab: Lab, config: ModelConfig, steps: Sequence[int], rows: Seq
     )  # fmt: skip
     lab.table(
         f"Rank 0 of {RANKS}",
-        ["a rank holds", "experts", "of each", "weights, bytes", "sums a step", "their bytes"], rows,
-        note="Memory and wires do not tell the two ways apart. The shapes of the matrices do, and who has how much to do.",
+        ["a rank holds", "experts", "of each", "weights, bytes", "sums per step", "their bytes"], rows,
+        note="Memory and communication are the same in both ways. The shapes of the matrices differ, and the work of each rank.",
     )  # fmt: skip
 
 

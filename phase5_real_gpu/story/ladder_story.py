@@ -28,7 +28,7 @@ def rungs(lab: Lab) -> None:
 
 
 def same_answer(lab: Lab, device: str) -> None:
-    lab.title("One answer, seven ways to ask for the bytes")
+    lab.title("One result, seven ways to request the bytes")
     shape = SMALL if device == "cpu" else replace(SMALL, context_lens=[700, 0, 1290], itemsize=2)
     dtype = torch.float32 if device == "cpu" else torch.float16
     step = random_step(shape, dtype, device, lab.seed)
@@ -57,7 +57,7 @@ def same_answer(lab: Lab, device: str) -> None:
     if INTERPRETED:
         counted(lab, shape, [c for _, c in results])
     lab.table(
-        "What each rung asks for",
+        "What each rung requests",
         ["rung", "", "programs", "turns of the longest", "bytes / bytes needed", "page ids", "difference"],
         rows,
         note=f"Needed: {shape.kv_bytes:,} bytes of keys and values, each once.",

@@ -116,7 +116,7 @@ def where_bytes_live(lab: Lab, limits: Limits, levels: dict[str, Point]) -> None
         megabytes = [part / 1e6 for part in (step.weights, step.kv, step.activations)]
         rows.append([name, *megabytes, here, 1000 / here, there, 1000 / there, users * 1000 / there])
     lab.table(
-        "One step: its bytes in MB, and the least milliseconds and most tokens a second",
+        "One step: its bytes in MB, and the least milliseconds and most tokens per second",
         ["model, users", "weights", "KV", "activations", "ms here", "tok/s a user", "ms there", "tok/s a user", "in all"],
         rows,
         note=f"Here: {limits.read_gb_s:,.0f} GB/s, measured. There: an {card.title} with {card.bandwidth_gb_s:,} GB/s by its "
@@ -126,7 +126,7 @@ def where_bytes_live(lab: Lab, limits: Limits, levels: dict[str, Point]) -> None
     dollars = [card.dollars_per_hour / 3600 * seconds * 1e6 for seconds in (one, many / USERS)]
     lab.say(f"""What it means: one user of Llama-3 8B on an {card.title.split()[0]} gets at most {1 / one:,.0f} tokens a
         second, however fast the card computes. {USERS} users share each reading of the weights: a step takes
-        {many / one:.1f} times as long and gives {USERS} tokens. At {card.dollars_per_hour:.2f} dollars an hour (an
+        {many / one:.1f} times as long and gives {USERS} tokens. At {card.dollars_per_hour:.2f} dollars per hour (an
         assumption) a million tokens cost {dollars[0]:.2f} dollars for one user alone, {dollars[1]:.2f} for {USERS}
         together.""")
     if largest := max((point.size for name, point in levels.items() if name.startswith("L")), default=0):

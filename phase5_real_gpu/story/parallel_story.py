@@ -81,7 +81,7 @@ def answers(
 
 
 def who_holds_what(lab: Lab, executor: MultiprocExecutor, config: ModelConfig, t: int, p: int) -> None:
-    lab.title("Who holds what")
+    lab.title("Which rank holds what")
     lab.say(f"""{t * p} processes, {p} stages of {t} ranks. A stage holds some of the layers; its ranks share each of them by
         heads, by the MLP's inner numbers, and the token table by tokens. Each has a paged cache of its own, for its own heads
         of its own layers. Block 7 is block 7 everywhere.""")
@@ -98,7 +98,7 @@ def who_holds_what(lab: Lab, executor: MultiprocExecutor, config: ModelConfig, t
         ])  # fmt: skip
     lab.table(
         "By rank",
-        ["rank", "layers", "heads", "weights, MB", "read, MB", "KV bytes a token"], rows,
+        ["rank", "layers", "heads", "weights, MB", "read, MB", "KV bytes per token"], rows,
         note=f"The whole model: {whole / 1e6:.1f} MB in {DTYPE}, {executor.facts[0].bytes_read / executor.facts[0].weight_bytes:.0%} of that "
         f"in the file. A rank reads its own rows and columns of the file, and nothing else. All ranks together hold {held / whole:.3f} "
         "times the model: norms, positions and the biases behind a sum are held whole, a tied token table by the first and the last stage.",
@@ -115,7 +115,7 @@ def what_crosses(
     t: int,
     p: int,
 ) -> None:
-    lab.title("What crosses, counted")
+    lab.title("The communication, counted")
     layers, num_steps = config.num_layers, len(steps)
     of_rank_0s = [traffic[stage * t] for stage in range(p)]  # the first rank of each stage
     counted = {
@@ -182,7 +182,7 @@ def predict_gpt_fast(devices: int, at_best: bool) -> float:
 
 
 def the_wires(lab: Lab) -> None:
-    lab.title("What wires make of it")
+    lab.title("The effect of the interconnect")
     lab.say(f"""{MODEL} in 16 bit on {CARD}. A step's weights and cache are divided among the cards; the calls are added. How long an
         all-reduce takes was measured by others (Vidur), between 2, 4 and 8 cards. One card's figure is gpt-fast's, {GPT_FAST[1]} tokens a
         second, published with those of 2, 4 and 8.""")
@@ -194,11 +194,11 @@ def the_wires(lab: Lab) -> None:
             [devices, published, usual, f"{usual / published - 1:+.0%}", best, f"{best / published - 1:+.0%}"]
         )
     lab.predict(
-        "gpt-fast-8", "gpt-fast on 8 cards, tokens a second (105 on one)", round(predict_gpt_fast(8, True)), GPT_FAST[8],
+        "gpt-fast-8", "gpt-fast on 8 cards, tokens per second (105 on one)", round(predict_gpt_fast(8, True)), GPT_FAST[8],
         tolerance=0.15, note="8 times as many cards, about 3 times as fast: what is left is mostly waiting for 64 sums.",
     )  # fmt: skip
     lab.table(
-        "gpt-fast, tokens a second of one user",
+        "gpt-fast, tokens per second of one user",
         ["cards", "published", "usual call", "off", "not held up", "off"], rows,
         note="Usual: the middle of the recorded calls of 8 KiB, each started from Python. Not held up: the fastest of them, as in a "
         "program that was recorded whole, which gpt-fast is.",
@@ -220,7 +220,7 @@ def the_wires(lab: Lab) -> None:
             number, turns[wire, users],
         )  # fmt: skip
     lab.table(
-        "Tokens a second of each user",
+        "Tokens per second of each user",
         ["wire", "users", *map(str, DEVICES)],
         [[find_interconnect(wire).title, users, *curve[wire]] for users, curve in curves.items() for wire in WIRES],
         note="Computed, from measured all-reduces. (PCIe was measured between 4 cards; 2 and 8 are worked out as rings over the same wire. "

@@ -42,7 +42,7 @@ def where_kernels_run(lab: Lab, device: str) -> None:
 
 
 def work_of_a_step(lab: Lab) -> None:
-    lab.title("A step, handed out")
+    lab.title("A step, divided into programs")
     shape, users, context = SHAPES["llama-3-8b"], 2, 4096
     group = shape.num_heads // shape.num_kv_heads
     lab.say(f"""{users} users of Llama-3 8B with {context:,} tokens each decode one token. A layer has
@@ -90,7 +90,7 @@ def same_numbers(lab: Lab, device: str) -> None:
             "kernels-agree",
             "the three kernels agree with Phase 3",
             "GPU",
-            "Triton exists for Linux only. Phase 3's readings are compared instead:",
+            "Triton exists for Linux only. Phase 3's implementations are compared instead:",
         )
         lab.say(f"Plain loops and tensors differ by {apart:.0e} at most.")
         return

@@ -93,7 +93,7 @@ def test_a_figure_that_does_not_come_back_is_said_to(recorded, monkeypatch, run_
 
     monkeypatch.setattr(RecordedStage, "recover", recover)
     out = run_script(war_room, "--drill", 4, "--seed", seed_of(4, "client"))["out"]
-    assert "The figure is not back" in out and "It is one of these" in out
+    assert "The figure is not back" in out and "The possible causes" in out
 
 
 def test_each_fault_is_drawn_by_some_seed():
@@ -109,4 +109,4 @@ def test_nonsense_is_refused(mistake_of):
 def test_the_quick_night_is_a_real_one(run_script):
     report = run_script(war_room, "--quick", "--seed", 0, figures=["war_room_5"])
     assert report["claims"]["war-room-5"]["holds"]
-    assert "The queries that spoke against the others" in report["out"]
+    assert "The queries that exclude the other causes" in report["out"]

@@ -1,4 +1,4 @@
-"""Drag the number of bits: what a model still says, and what it forgets."""
+"""Change the number of bits: what a model still says, and what it forgets."""
 
 import copy
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-// Take a choice away: what small models came to that were trained without it. All numbers were measured, see
+// Remove one choice: what small models came to that were trained without it. All numbers were measured, see
 // phase2_attention_kvcache/training/train_without.py.
 
 import { box, button, element, shape, showCounts, thousands } from "./common.js";

@@ -1,4 +1,4 @@
-"""Take a choice away: what small models came to that were trained without it."""
+"""Remove one choice: what small models came to that were trained without it."""
 
 import json
 
