@@ -91,7 +91,7 @@ def tell_the_file(lab: Lab, file: Path) -> dict[str, Box]:
         header = read_gguf_header(file)
         if missing := model_box.missing_keys(header):
             lab.say(f"""This file does not say {visible(" and ".join(missing))}. So it is not a complete model:
-it may be a part of one (a shard, an adapter, a vocabulary), or tensors of something else.""")
+                it may be a part of one (a shard, an adapter, a vocabulary), or tensors of something else.""")
         else:
             predict_layout(lab, header)
     elif file.suffix == ".safetensors":

@@ -234,7 +234,7 @@ def chat_becomes_text(lab: Lab, tok: BPETokenizer) -> None:
     lab.title("5. A conversation becomes one text")
     lab.say(
         """A model reads one text, not messages. A chat template, a small program that comes with the model,
-writes them as one text that ends where the answer begins. Special tokens mark the speaker. This is the form of Qwen and SmolLM:"""
+            writes them as one text that ends where the answer begins. Special tokens mark the speaker. This is the form of Qwen and SmolLM:"""
     )
     tok, template = with_chat_tokens(tok), ChatTemplate(CHATML, {})
     first, second = (tok.encode(template.render(TALK[:n]), "all") for n in (1, 3))

@@ -55,12 +55,12 @@ def same_tokens(lab: Lab) -> None:
         predicted=p + new - 1,
         measured=cached.computed_tokens,
         source_says=102 if new == 100 else None,
-        note="The source counts the last token too. The last token is never fed to the model.",
+        note="The source counts the last token too, which is never fed to the model.",
     )
     ratio, less = naive.seconds / cached.seconds, naive.computed_tokens / cached.computed_tokens
     lab.record(tales=dict(naive_seconds=naive.seconds, cached_seconds=cached.seconds, speedup=ratio))
-    lab.say(f"""The work is smaller by a factor of {less:.1f} times less. Time on this machine: {naive.seconds:.2f} s against
-        {cached.seconds:.2f} s, {ratio:.1f} times faster. Why not {less:.0f} times? A step that computes many tokens reads
+    lab.say(f"""The work is smaller by a factor of {less:.1f}. Time on this machine: {naive.seconds:.2f} s against
+        {cached.seconds:.2f} s, faster by a factor of {ratio:.1f}. Why not by {less:.0f}? A step that computes many tokens reads
         the weights once for all of them, so each token costs less.""")
 
 

@@ -62,7 +62,7 @@ def fork_and_write(lab: Lab, memory: WordMemory) -> None:
     memory.keep_moment("Carol asks for 3 answers")
     lab.say("""Carol wants three answers to one prompt. A fork copies the table and raises the reference
         counts; the blocks stay where they are. Her last block has one free slot, and
-three answers will write into it.""")
+        three answers will write into it.""")
     for reader, word in zip(samples, ("who", "with", "and"), strict=True):
         memory.say(reader, word)
     memory.keep_moment("each writes a word")

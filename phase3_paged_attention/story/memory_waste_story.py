@@ -67,7 +67,7 @@ def ten_requests(lab: Lab) -> None:
     chance = chance_of_waste(27, 10, 16)
     lab.say(f"""27 is unusually low. A request leaves 0 to 15 slots of its last block empty, 7.5 on average: 75 for
         ten. That ten random lengths leave 27 or less has a chance of {100 * chance:.2f}%, one in {1 / chance:,.0f}. Expect 2%
-        here, not 0.7. Against 82% that hardly counts.""")
+        here, not 0.7. Compared with 82% that is little.""")
 
     worst, mean = {}, {}
     for size in (1, 16, 256):

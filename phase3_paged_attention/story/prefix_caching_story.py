@@ -173,7 +173,7 @@ def ttft_against_share(lab: Lab, model: Transformer) -> None:
         measured=round(at, 3),
         tolerance=0.2,
         kind="timing",
-        note="Predicted from this run: what no cache takes away is the same at every share, so a straight line leads from 100% "
+        note="Predicted from this run: the time that no cache saves is the same at every share, so a straight line leads from 100% "
         f"to the last figure. Without such a rest it would be {1 - ratio:.3f}. So the source's figure says how much "
         "of one prompt was shared, and nothing about prefix caching as such: with "
         f"nothing shared we measure {100 * ratios[0]:.0f}%, with {100 * shares[-1]:.0f}% shared {100 * ratios[-1]:.0f}%.",

@@ -30,7 +30,7 @@ def the_truth(lab: Lab) -> None:
     lab.title("Is the simulator accurate? 300 requests on real cards")
     lab.say("""Others let vLLM serve 300 requests on an RTX 4090, on an RTX PRO 6000 and on two of these, wrote down when each got its
         first and its last token, and timed the kernels one by one. The simulator gets these arrivals, lengths and kernel times,
-and its times are compared with the recorded ones. As in vLLM, each step is decided while the one before is
+        and its times are compared with the recorded ones. As in vLLM, each step is decided while the one before is
         computed.""")
     pairs: list[Pair] = []
     recordings = dict(RECORDED, qwen3=QWEN3)
@@ -40,12 +40,12 @@ and its times are compared with the recorded ones. As in vLLM, each step is deci
         if name != "rtx4090":
             cost = fit_step(recorded, cost)
             lab.say(f"""On {recorded.title} kernels alone are too fast. One number is fitted on the first half of the
-                requests: {1000 * cost.step:.2f} ms per step for all that is no kernel.""")
+                requests: {1000 * cost.step:.2f} ms per step for all work outside of kernels.""")
         run = replay(recorded, cost)
         pairs.append((recorded, run))
         show(lab, name, recorded, run)
-    lab.say("""The RTX 4090 has room for about forty requests, and the others wait minutes for it. There one request that
-        just fits, or just does not, moves all behind it. What the clock cannot know is the tail of TPOT: decoding
+    lab.say("""The RTX 4090 has room for about forty requests, and the others wait minutes for it. There one request that just fits, or just does not, shifts
+        all later ones. The clock cannot predict the tail of TPOT: decoding
         requests of different lengths wait for the longest, and the tables hold equal ones only.""")
     lab.figure(draw_replay(pairs), "recorded_runs")
 

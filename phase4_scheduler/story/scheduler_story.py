@@ -103,7 +103,7 @@ def memory_runs_short(lab: Lab) -> None:
         predicted=[20 - 14 + 2, "Ben"],
         measured=[step, preempted],
         note="Step 1 computes the prompts, step 2 the 15th token, step 8 the 21st: both need a sixth block and "
-        "there are ten. The last to come is preempted, because earlier requests are nearer to their end.",
+        "there are ten. The request admitted last is preempted, because earlier requests are nearer to their end.",
     )
     again = {name: _on_return(p, "Ben") for name, p in (("with", cached), ("without", plain))}
     lab.predict(
@@ -147,4 +147,4 @@ def urgent_first(lab: Lab) -> None:
     )
     lab.table("Step of the first word", ["policy", "Ann", "Ben", "Cal", "Dan", "Zoe"], rows)
     lab.say("""What it costs: priority moves the waiting from urgent requests to the others
-and does not reduce it. A larger batch, more memory or more machines do.""")
+        and does not reduce it. A larger batch, more memory or more machines do.""")

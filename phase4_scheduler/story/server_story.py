@@ -176,7 +176,7 @@ def where_the_wait_is(lab: Lab, server: RunningServer) -> None:
     lab.title("Where the wait for the first word comes from")
     lab.say(f"""The server runs {SEATS} sequences at a time (`--max-num-seqs`). 1, {SEATS} and {4 * SEATS} clients ask at once, as often as
         it takes to see a mean. A histogram of Prometheus holds a sum and a count, so the mean of what happened between
-two scrapes is the difference of the sums over the difference of the counts.""")
+        two scrapes is the difference of the sums over the difference of the counts.""")
     rows, seconds = [], {}
     for users in lab.progress(loads, "clients"):
         bodies = [

@@ -130,7 +130,7 @@ def the_clock(lab: Lab, make_engine: Callable[..., LLMEngine], context: int) -> 
     """Part 2: fit a clock to the engine, then let both serve the same traffic."""
     lab.title("A cost model instead of a model: is it accurate?")
     lab.say("""A step's length follows from its work: how many tokens, for how many requests, attending to how much context. So measure steps
-of the engine, fit the prices, and let both serve the same traffic.""")
+        of the engine, fit the prices, and let both serve the same traffic.""")
     a = lab.args
     context = min(context, 192 if lab.quick else 512)
     n = 10 if lab.quick else 48

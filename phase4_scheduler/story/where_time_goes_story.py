@@ -163,7 +163,7 @@ def growing_queue(lab: Lab) -> None:
         measured=rows[-1][1] / rows[0][1],
         unit="x",
         kind="timing",
-        note="The scheduler reads only the head of the queue. If it did, this would be near 100.",
+        note="The scheduler reads only the head of the queue. If it read the whole queue, this would be near 100.",
     )
     lab.table("Scheduling a step for 64 running requests", ["waiting", "microseconds"], rows)
 

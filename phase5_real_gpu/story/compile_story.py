@@ -126,7 +126,7 @@ def engine_kernels(lab: Lab, kernels: Sequence[Compiled]) -> None:
          "Such a kernel compiles without a message, and fails at its first launch."),
         ("aot-no-spills", "how many have a loop in which variables do not fit into registers",
          0, sum(bool(c.spills_in_loops) for c in kernels),
-         "A spilled variable goes through ordinary memory in every turn, and decode waits for memory already. A "
+         "A spilled variable goes through ordinary memory in every iteration, and decode waits for memory already. A "
          "few spills before or behind a loop run once and cost nothing that shows."),
         ("aot-matrix-units", "attention from sm_80 on: how many of the kernels leave the matrix units idle",
          0, sum(not (c.mma or c.wgmma or c.tcgen05) for c in modern),
@@ -153,22 +153,22 @@ def engine_kernels(lab: Lab, kernels: Sequence[Compiled]) -> None:
         if not any(c.mma for c in old):
             lab.say("""A T4 has matrix units, and this version of Triton writes no instruction for them: products run
                 on the ordinary units. It has no bfloat16 and no async loads either, so the kernels are compiled
-                for float16 there, and each turn waits for its keys. They are right on a T4; they are not fast.""")
+                for float16 there, and each iteration waits for its keys. They are right on a T4; they are not fast.""")
 
 
 def fetching_ahead(lab: Lab, plain: Compiled, hoisted: Compiled) -> None:
     lab.title("One line moved, two buffers instead of one")
     lab.say("""To fetch keys ahead a program has to know where they are. In a paged cache the address comes out of the
         block table: a load that has to be answered before the other can start. The compiler cuts a loop into
-        3 stages, so that stages of neighbouring turns overlap. Here it spends one of them on the block table.""")
-    lab.show("""tile        turn i:  load ids(i) -> load keys(i) -> multiply
-hoisted     turn i:  load ids(i+1), load keys(i) -> multiply          (ids(i) came a turn ago)""")
+        3 stages, so that stages of neighbouring iterations overlap. Here it spends one of them on the block table.""")
+    lab.show("""tile        iteration i:  load ids(i) -> load keys(i) -> multiply
+hoisted     iteration i:  load ids(i+1), load keys(i) -> multiply          (ids(i) came one iteration ago)""")
     under_way = ", ".join(  # where the loop waits; the wait behind the loop is always for all of them
         f"{c.case.removeprefix('ladder, ')} {max(c.waits, default=0)}" for c in (plain, hoisted)
     )
     lab.predict(
         claim="aot-hoisted-buffers",
-        question="3 stages: buffers for keys when the ids are loaded in the same turn, and when one turn early",
+        question="3 stages: buffers for keys when the ids are loaded in the same iteration, and one iteration early",
         predicted=[1, 2],
         measured=[plain.buffers, hoisted.buffers],
         note=f"Fetches that may still be under way where the loop waits for keys: {under_way}. What that is worth in time, "

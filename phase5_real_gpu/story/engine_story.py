@@ -47,8 +47,8 @@ def show_t4(lab: Lab) -> None:
         "TinyLlama-1.1B on a T4: the source's figures beside what the data sheet allows",
         ["ms, or tokens per second", "the source says", "data sheet allows", "the source reaches"],
         [[m.name, m.value, m.floor, f"{m.share_of_limit:.0%}"] for m in ARTICLE.measurements],
-        note="""Batches with contexts of length nought, to be generous. More than 100% cannot be. The rest can, and so
-            can the shape of TTFT: flat while reading the weights takes longer than computing, then in proportion.""",
+        note="""Batches with contexts of length nought, to be generous. More than 100% is impossible. The rest is
+            possible, and so is the shape of TTFT: flat while reading the weights takes longer than computing, then in proportion.""",
     )
     dollars = card.dollars_per_hour / 3600 * 1e6
     lab.say(f"""What it costs: at ${card.dollars_per_hour:.2f} per hour a million tokens cost

@@ -58,7 +58,7 @@ def same_answer(lab: Lab, device: str) -> None:
         counted(lab, shape, [c for _, c in results])
     lab.table(
         "What each rung requests",
-        ["rung", "", "programs", "turns of the longest", "bytes / bytes needed", "page ids", "difference"],
+        ["rung", "", "programs", "iterations, longest", "bytes / bytes needed", "page ids", "difference"],
         rows,
         note=f"Needed: {shape.kv_bytes:,} bytes of keys and values, each once.",
     )
@@ -70,7 +70,7 @@ def counted(lab: Lab, shape: Shape, results: list[Counted]) -> None:
     group = shape.num_heads // shape.num_kv_heads
     lab.predict(
         claim="ladder-packed-bytes",
-        question=f"{group} query heads share a KV head. Putting them into one program divides the bytes asked for by",
+        question=f"{group} query heads share a KV head. Putting them into one program divides the bytes requested by",
         predicted=float(group),
         measured=kv[0] / kv[1],
         note=f"{kv[0]:,} and {kv[1]:,} bytes, counted at each load that the interpreter did.",

@@ -63,7 +63,7 @@ def predict_steps(lab: Lab, levels: dict[str, Point], who: str) -> None:
         note="A rule of thumb: each level is two to three times as fast as the next one.",
     )  # fmt: skip
     lab.predict(
-        "memory-jump", "one number from an unknown place in memory: how many times the wait for one in the nearest cache",
+        "memory-jump", "one number from a random address in memory: how many times the wait for one in the nearest cache",
         predicted=(20, 400), between=True, measured=round(far.jump_ns / near.jump_ns, 1), unit="x", kind="timing",
         note=f"{near.jump_ns:.1f} ns against {far.jump_ns:.0f} ns. That is why kernels ask for the next tile while they "
         "compute on this one: in order, memory is a few times slower; on demand, it is a hundred times slower.",

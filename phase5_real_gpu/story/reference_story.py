@@ -21,7 +21,7 @@ VERDICTS = {
         "measured too low because something else was running.)"),
     "slower than your limits explain": (
         "SLOWER", "further from its limit than the reference. That has a cause."),
-    "not comparable": ("-", "no limit is known that both can be held against."),
+    "not comparable": ("-", "no limit is known with which both can be compared."),
 }  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def own_report(lab: Lab) -> Reference:
     """The file that was given, or a quick look at this machine."""
     if lab.args.file:
         return read_reference(lab.args.file)
-    with lab.console.status("a quick look at this machine") as status:
+    with lab.console.status("a quick measurement of this machine") as status:
         return measure_quickly(lab.device, lab.seed, lambda what: status.update(f"measuring: {what}"))
 
 
@@ -110,7 +110,7 @@ def show_lines(lab: Lab, result: Comparison) -> None:
     if floors:
         most = floors[:20]
         lab.table(
-            "Only yours, held against your own limits",
+            "Only yours, compared with your own limits",
             ["figure", "unit", "yours", "floor", "share", "limited by"],
             [[short_name(m.name), m.unit, m.value, m.floor, share(m), m.limit or "-"] for m in most],
             note=f"and {len(floors) - len(most)} more" if len(floors) > len(most) else "",

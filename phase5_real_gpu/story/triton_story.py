@@ -83,8 +83,8 @@ def same_numbers(lab: Lab, device: str) -> None:
     )
     apart = _difference(torch.tensor(loops), exact[0])
     lab.say("""Four requests: one far into its text, a fresh prompt, one with a single token, and a chunk of a
-        prompt behind a prefix. Their blocks lie anywhere, everything else in the memory is NaN, and behind
-        the end of each block table stands the number of a block that does not exist.""")
+        prompt behind a prefix. Their blocks are scattered, everything else in the memory is NaN, and after
+        the end of each block table comes the number of a block that does not exist.""")
     if not HAS_TRITON:
         lab.cannot_measure(
             "kernels-agree",
