@@ -227,7 +227,7 @@ def per_pattern(lab: Lab, server: ReplicaConfig) -> float:
         columns + ["$ per 1,000 requests"] * bool(dollars),
         rows,
         note="All requests come at once; counted while some are waiting."
-        + (f" At ${dollars:.2f} an hour." if dollars else ""),
+        + (f" At ${dollars:.2f} per hour." if dollars else ""),
     )
     lab.record(capacity=found)
     if not found[lab.args.pattern]:
