@@ -121,7 +121,7 @@ def timed_at_gpt2_size(lab: Lab) -> None:
         source_says=1.0,
         tolerance=0.1,
         note=f"A step also reads the whole cache: {kv_bytes / 1e6:.0f} MB by then, beside {weight_bytes / 1e6:.0f} MB of weights, "
-        f"in {lab.args.dtype}. If bytes were all, it would be {1 + kv_bytes / weight_bytes:.2f} times as long.",
+        f"in {lab.args.dtype}. If only bytes counted, it would be {1 + kv_bytes / weight_bytes:.2f} times as long.",
         **times_as,
     )
     rows = [[t.tokens, 1000 * t.prefill, 1000 * t.decode, t.tokens / t.prefill, 1 / t.decode] for t in times]

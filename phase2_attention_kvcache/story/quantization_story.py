@@ -134,7 +134,7 @@ def measure(model: Transformer, name: str, texts: Texts) -> Result:
 def tell_quality(lab: Lab, texts: Texts) -> Results:
     lab.title("The whole model: bits per byte")
     lab.say(f"""Bits per byte is the average number of bits that the model needs to encode one byte of a text. This one has
-        {texts.num_bytes:,} bytes. What a model loses by rounding costs bits.""")
+        {texts.num_bytes:,} bytes. Errors from rounding cost bits.""")
     ways = {EXACT: lambda model: model}
     ways |= {method: partial(quantize_model, method=method) for method in METHODS}
     ways[MIXED] = partial(quantize_model, method="int4", table_method="int8")
@@ -160,7 +160,7 @@ def tell_quality(lab: Lab, texts: Texts) -> Results:
         "INT8: how many percent more bits per byte (0 within half a percent?)",
         predicted=True,
         measured=abs(lost(results, "int8")) < 0.5,
-        note=f"{lost(results, 'int8'):+.3f}%: noise. Rounding at random may even help by a hair.",
+        note=f"{lost(results, 'int8'):+.3f}%: noise. Random rounding errors may even help slightly.",
     )
     worst = max(lost(results, m) for m in ("q4_0", "int4"))
     lab.predict(
@@ -290,7 +290,7 @@ def tell_speed(lab: Lab, results: Results) -> None:
         measured=more > 0.01,
         source_says=False,
         kind="structure" if lab.args.model == "tales" and not lab.quick else "timing",
-        note=f"int8 is free as far as can be seen here. int4 costs {more:.2f}% bits per byte, and its speed needs "
+        note=f"int8 has no visible cost here. int4 costs {more:.2f}% bits per byte, and its speed needs "
         "fused kernels: unpacked by plain operators it is slower than 16 bits (the table of the whole model). Tokens/s of 1 and of 64 "
         f"users with operators that unpack on the way: {speeds}.",
     )
