@@ -51,7 +51,7 @@ def tell_trained_without(lab: Lab) -> None:
 def tell_published(lab: Lab) -> None:
     """Published results on larger models."""
     lab.table(
-        "One choice at a time, published (T5: without it, with it)",
+        "Published ablations of single choices (T5: without it, with it)",
         ["choice", "without", "with", "what was compared"],
         [
             ("gates in the MLP", "1.679 (GELU)", "1.636 (SwiGLU)", "base, log-perplexity, lower is better"),
