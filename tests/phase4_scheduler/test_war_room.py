@@ -61,7 +61,7 @@ def test_a_night_on_call(recorded, typed, run_script):
     assert (claim["predicted"], claim["measured"], claim["guess"], claim["points"]) == ("client",) * 3 + (3,)
     for name in ("seats", "budget", "pool", "neighbour", "answers"):
         assert f"  {name}" in out
-    assert "vllm:num_requests_waiting[12s]" in out.partition("spoke against the others")[2]
+    assert "vllm:num_requests_waiting[12s]" in out.partition("exclude the other causes")[2]
     assert report["results"]["recovered"] == pytest.approx(1.0, abs=0.01)
     assert report["results"]["during"] < 0.5
 
