@@ -19,7 +19,7 @@ STEPS = [("gpt2", 1, 1024), ("gpt2", USERS, 1024), ("llama-3-8b", 1, 4096), ("ll
 
 def levels_of(lab: Lab, limits: Limits, device: str) -> dict[str, Point]:
     """Sweep working sets of growing size; what each level of memory gives. Empty where it cannot be measured."""
-    lab.title("Read again and again: a working set that grows")
+    lab.title("A growing working set, read repeatedly")
     on, who, memory = (
         (memory_gpu, "the whole card", "HBM") if device == "cuda" else (memory_cpu, "one core", "memory")
     )
