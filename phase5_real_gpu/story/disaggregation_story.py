@@ -140,7 +140,7 @@ def the_map(lab: Lab) -> None:
     found = {(traffic, slo): measured["goodput"][traffic][slo] for traffic in TRAFFIC for slo in SLOS}
     ratios = {case: apart / alike for case, (apart, alike) in found.items()}
     lab.table(
-        "Goodput, requests a second",
+        "Goodput, requests per second",
         ["traffic", "SLO", "apart", "alike", "wins"],
         [[*case, *found[case], "apart" if ratio > 1 else "alike"] for case, ratio in ratios.items()],
     )

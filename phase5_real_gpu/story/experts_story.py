@@ -32,8 +32,8 @@ GROUPS = (1, 2, 4, 8, 16, 32, 64)  # users that decode together
 
 def the_experts(lab: Lab) -> None:
     lab.title("A mixture of experts")
-    lab.say(f"""A mixture can be shared in two ways. Every expert is cut as any other MLP is, and each rank holds a slice of all. Or no expert is cut, and each rank holds
-some of them: expert parallelism. Each rank has the router and the same vectors, so it knows which tokens
+    lab.say(f"""A mixture can be shared in two ways. Every expert is cut as any other MLP is, and each rank holds a slice of all. Or no
+        expert is cut, and each rank holds some of them: expert parallelism. Each rank has the router and the same vectors, so it knows which tokens
         want its experts, and the sum behind the layer adds up what the ranks have found. The model here has random weights, and the
         numbers of Qwen3-30B-A3B: 128 experts a layer, 8 for a token. {RANKS} ranks share it, in both ways.""")
     params = SamplingParams(temperature=0, max_tokens=8 if lab.quick else 24, ignore_eos=True)
