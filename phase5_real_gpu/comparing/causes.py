@@ -36,7 +36,7 @@ class Trace(NamedTuple):
 
 
 Signature = Callable[[Reference, Reference | None], Iterator[tuple[str, str]]]
-"""(report, reference or None) -> each figure that bears the trace ("": all of them), and the evidence; the clearest first."""
+"""(report, reference or None) -> each figure that bears the trace ("": all of them), and the evidence. That of the first is shown."""
 
 
 @dataclass(frozen=True)
@@ -221,10 +221,8 @@ def spikes_between_tokens(report: Reference, reference: Reference | None) -> Ite
     Other programs make such spikes as well. A report that counts the steps with a prompt in them decides.
     """
     for m in report.measurements:
-        mixed, gaps = (
-            m.details.get("prefill_steps"),
-            facts.repeats_of(m)[1:],
-        )  # the first gap is another cause's
+        mixed = m.details.get("prefill_steps")
+        gaps = facts.repeats_of(m)[1:]  # the first gap is another cause's
         if not m.name.startswith("itl-") or mixed == 0 or len(gaps) < 20:
             continue
         usual = median(gaps)
