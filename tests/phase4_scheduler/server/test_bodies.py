@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from labkit.errors import LabError
 from phase4_scheduler.server.bodies import longest_body, read_body
-from phase4_scheduler.server.middleware import trusting
+from phase4_scheduler.server.middleware import ApiKey, trusting
 from phase4_scheduler.server.protocol import CompletionRequest
 
 CONTEXT = 1024
@@ -73,3 +73,12 @@ def test_a_page_that_rebinds_its_name_to_this_machine_reads_nothing(host):
 def test_a_wrong_pattern_of_allowed_hosts_is_one_line():
     with pytest.raises(LabError, match=r"10\.0\.\*: .*must be like"):
         trusting(None, ["10.0.*"])
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/completions", "/tokenize", "/detokenize"])
+def test_the_key_guards_whatever_takes_a_body(path):
+    app = Starlette(routes=[Route(each, lambda request: Response()) for each in (path, "/health")])
+    client = TestClient(ApiKey(app, "secret"))
+    assert client.get(path).status_code == 401
+    assert client.get(path, headers={"Authorization": "Bearer secret"}).status_code == 200
+    assert client.get("/health").status_code == 200
