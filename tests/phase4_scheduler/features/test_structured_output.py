@@ -1,6 +1,7 @@
 """Every answer matches what was asked for, with random weights, beside every other feature; and nothing else changes."""
 
 import json
+import random
 import re
 import threading
 
@@ -102,6 +103,67 @@ def tokens_of(outputs):
 def plain_tokens(tiny):
     engine = tiny.engine(max_num_seqs=16, num_blocks=300, block_size=4, structured_tokenizer=tiny.tokenizer)
     return tokens_of(answers_of(engine))
+
+
+def random_schema(rng, depth=2):
+    """A schema that llguidance, jsonschema and 40 tokens are enough for."""
+    kinds = ["string", "integer", "boolean", "null", "enum", "number"] + ["object", "array", "anyOf"] * (
+        depth > 0
+    )
+    kind = rng.choice(kinds)
+    if kind == "enum":
+        return {"enum": rng.sample(["a", "bc", 1, 2.5, None, True, "é", {"x": [1]}], 3)}
+    if kind == "object":
+        names = rng.sample(["a", "b", "c d", "é", 'q"'], rng.randint(0, 3))
+        required = [name for name in names if rng.random() < 0.6]
+        properties = {name: random_schema(rng, depth - 1) for name in names}
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        }
+    if kind == "array":
+        least = rng.randint(0, 1)
+        return {
+            "type": "array",
+            "items": random_schema(rng, depth - 1),
+            "minItems": least,
+            "maxItems": least + 1,
+        }
+    if kind == "anyOf":
+        return {"anyOf": [random_schema(rng, depth - 1) for _ in range(2)]}
+    if kind == "string":
+        return rng.choice([{"maxLength": 4}, {"pattern": "^[a-f]{1,5}$"}, {"format": "date"}, {"minLength": 1, "maxLength": 2}]) | {"type": "string"}  # fmt: skip
+    if kind == "integer":
+        low = rng.randint(-200, 200)
+        return {"type": "integer", "minimum": low, "maximum": low + rng.randint(0, 2000)}
+    if kind == "number":
+        return {"type": "number", "minimum": 0, "maximum": 8}
+    return {"type": kind}
+
+
+def check_schemas(engine, number, seed):
+    rng = random.Random(seed)
+    schemas = [random_schema(rng) for _ in range(number)]
+    params = [asking(110, i, json=schema, disable_any_whitespace=True) for i, schema in enumerate(schemas)]
+    outputs = engine.generate([[1 + i % 50] for i in range(number)], params)
+    ended = 0
+    for schema, output in zip(schemas, outputs, strict=True):
+        answer = output.outputs[0]
+        assert output.error is None, output.error
+        if answer.finish_reason == "stop":
+            matches(answer.text, schema)
+            ended += 1
+    return ended
+
+
+@pytest.mark.parametrize(
+    ("number", "most_unended"), [(120, 20), pytest.param(1000, 150, marks=pytest.mark.proof)]
+)
+def test_answers_to_many_schemas_are_valid(make, number, most_unended):
+    """Some do not end: a number may have digits without end."""
+    assert check_schemas(make(max_num_seqs=64, num_blocks=2000), number, seed=number) > number - most_unended
 
 
 @pytest.mark.parametrize("name", SETTINGS)
