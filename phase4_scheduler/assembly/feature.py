@@ -40,11 +40,13 @@ class Feature:
             setattr(self, name, settings.get(name, default))
 
     def is_on(self, model: Transformer, config: EngineConfig, features: Sequence["Feature"]) -> bool:
-        """Whether this engine needs it: where its first setting is not the default, or always without settings.
+        """Whether this engine needs it: where its first setting is neither the default nor None, or always without settings.
 
         Raises ValueError: the settings do not fit the model.
         """
-        return all(getattr(self, name) != default for name, default in list(self.settings.items())[:1])
+        return all(
+            getattr(self, name) not in (default, None) for name, default in list(self.settings.items())[:1]
+        )
 
     def arguments(self, part: str) -> dict[str, Any]:
         """Keyword arguments for its class in the place of `part`: "scheduler", "block_manager", "runner" or "core"."""
