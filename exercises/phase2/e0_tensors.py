@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 2.0 Tensors: one matrix multiplication and one softmax
+# # 2.0 Tensors: a matrix product and a softmax
 #
 # All of phase 2 is made of a few operations on blocks of numbers. [Its primer](../../phase2_attention_kvcache/TENSORS.md)
 # shows them in two pages; here you write the shortest piece of a model that needs all of them. It is also the last thing that

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 5.3 Page numbers for a tile, one iteration ahead
+# # 5.3 Block ids of a tile, one iteration ahead
 #
 # How many tokens a program fetches at a time (a **tile**: 16, 64, 128) suits the card. How many tokens a block holds (a **page**, as kernels say: 8, 16,
 # 256) suits the memory manager. The two need not be equal. A tile may need several pages, a page may serve several tiles, and a tile may begin in the
