@@ -12,7 +12,7 @@ from phase4_scheduler.server.client import running_server, send_all
 def test_answers_come_in_the_order_of_the_requests():
     bodies = [{"prompt": "Once upon a time", "max_tokens": n, "ignore_eos": True} for n in (3, 9, 6)]
     with running_server() as server:
-        answers = asyncio.run(send_all(server.address, [*bodies, {"prompt": "x", "max_tokens": 0}], 2))
+        answers = asyncio.run(send_all(server.address, [*bodies, {"prompt": "x", "max_tokens": 0}]))
         cut = asyncio.run(send_all(server.address, bodies[1:2], cut_after=2))
         assert server.call("/health")[0] == 200
         process = server.process
