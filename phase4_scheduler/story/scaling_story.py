@@ -26,7 +26,7 @@ from phase4_scheduler.simulator.fleet import (
 from phase4_scheduler.simulator.latency import summarise
 from phase4_scheduler.simulator.parallel_cost import cost_on_cards
 from phase4_scheduler.simulator.planning import SLO, binding_limit
-from phase4_scheduler.simulator.routers import ROUTERS, LeastLoaded, LeastPerSpeed
+from phase4_scheduler.simulator.routers import ROUTERS, LeastLoaded, LeastPerSpeed, PrefixAware
 from phase4_scheduler.simulator.tiers import Tier, TieredReplica
 from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, draw_traffic, read_trace
 from phase4_scheduler.simulator.virtual_time import ClockedEngine
@@ -191,44 +191,45 @@ def a_day(lab: Lab) -> None:
 def old_prefixes(lab: Lab) -> None:
     """Conversations that come back, and where their keys and values wait meanwhile."""
     lab.title("Levels of KV memory")
-    fleet = Fleet(lab.args.model, lab.args.card)
-    config, cost = fleet.config, fleet.config.cost
-    traffic = conversations(120 if lab.quick else 400, 5, 8.0, lab.seed)
+    config = Fleet(lab.args.model, lab.args.card).config
+    cost, chunk = config.cost, config.scheduler.max_num_batched_tokens
+    traffic, sizes = conversations(120 if lab.quick else 400, 5, 8.0, lab.seed), (16, 1000)
     if lab.args.trace and (named := [r for r in read_trace(lab.args.trace) if r.hash_ids]):
         num_blocks = config.num_blocks * BLOCK_SIZE // TRACE_BLOCK
-        traffic, config = named, replace(config, block_size=TRACE_BLOCK, num_blocks=num_blocks)
-    per_token = cost.seconds(StepSize.of([(0, config.scheduler.max_num_batched_tokens)])) / 2048
-    lab.say(f"""{len(traffic):,} requests, {CARDS_THERE} replicas, the least loaded one takes each. Computing a prompt takes
-        {1e6 * per_token:.0f} µs per token, and a token's keys and values are {cost.kv_bytes:,} bytes: loading them pays from
-        {cost.kv_bytes / per_token / 1e9:.1f} GB/s on.""")
-    memory, ssd, network = (16, 50.0), (1000, 6.0), (10_000, 3.0)
-    stacks: dict[str, Callable[[], list[list[Tier]]]] = {
-        "the GPU's cache alone": lambda: [[] for _ in range(CARDS_THERE)],
-        "and main memory, 16 GB": lambda: [[Tier("main memory", *memory)] for _ in range(CARDS_THERE)],
-        "and an SSD, 6 GB/s": lambda: [
-            [Tier("main memory", *memory), Tier("SSD", *ssd)] for _ in range(CARDS_THERE)
-        ],
-        "and one store for all, 3 GB/s": lambda: share_store(memory, Tier("store", *network)),
+        config = replace(config, block_size=TRACE_BLOCK, num_blocks=num_blocks)
+        traffic, sizes = named, (256, 4000)
+    per_token = cost.seconds(StepSize.of([(0, chunk)])) / chunk
+    lab.say(f"""{len(traffic):,} requests, {CARDS_THERE} replicas. Computing a prompt takes {1e6 * per_token:.0f} µs per token, and a
+        token's keys and values are {cost.kv_bytes:,} bytes: loading them pays from {cost.kv_bytes / per_token / 1e9:.1f} GB/s on.""")
+
+    def stacks(*names: str) -> list[list[Tier]]:
+        store = Tier("store", 10_000, 3.0)
+        made = {
+            "main memory": lambda: Tier("main memory", sizes[0], 50.0),
+            "SSD": lambda: Tier("SSD", sizes[1], 6.0),
+            "store": lambda: store,
+        }
+        return [[made[name]() for name in names] for _ in range(CARDS_THERE)]
+
+    levels = {
+        "the GPU's cache": (),
+        f"and main memory, {sizes[0]} GB at 50 GB/s": ("main memory",),
+        f"and an SSD, {sizes[1]:,} GB at 6 GB/s": ("main memory", "SSD"),
+        "or one store for all, 3 GB/s": ("main memory", "store"),
     }
     rows = []
-    for name, make in lab.progress(stacks.items(), "one level after another"):
-        replicas = [TieredReplica.over(config, tiers, cost.kv_bytes) for tiers in make()]
-        run = serve_replicas(traffic, replicas, LeastLoaded())
-        loaded = sum(sum(r.scheduler.connector.loaded.values()) for r in replicas)
-        prompts = sum(r.prompt_tokens for r in run.records)
-        rows.append(
-            [name, f"{run.hit_rate:.1%}", f"{loaded / prompts:.1%}", summarise(run.records).ttft.mean]
-        )
+    for title, names in lab.progress(levels.items(), "one level after another"):
+        rows.append([title])
+        for router in (LeastLoaded(), PrefixAware()):
+            replicas = [TieredReplica.over(config, tiers, cost.kv_bytes) for tiers in stacks(*names)]
+            run = serve_replicas(traffic, replicas, router)
+            rows[-1] += [f"{run.hit_rate:.1%}", summarise(run.records).ttft.mean]
     lab.table(
-        "Where the beginnings of prompts are found",
-        ["levels", "prompt tokens found", "of these loaded", "mean TTFT, s"],
+        "Prompt tokens that are found, and mean TTFT in seconds",
+        ["levels", "least loaded", "TTFT", "prefix-aware", "TTFT"],
         rows,
     )
     lab.record(levels=rows)
-
-
-def share_store(memory: tuple[float, float], store: Tier) -> list[list[Tier]]:
-    return [[Tier("main memory", *memory), store] for _ in range(CARDS_THERE)]
 
 
 def mixed_cards(lab: Lab) -> None:

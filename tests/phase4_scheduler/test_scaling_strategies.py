@@ -16,7 +16,7 @@ def test_script(run_script):
     day = {name: (hours, kept) for name, _, hours, _, kept in results["day"]}
     assert day["2 replicas"][0] == pytest.approx(48, abs=0.1) and len(day) == 5
     assert day["by the queue, cold start 30 s"][0] < 30
-    found = [float(found.strip("%")) for _, found, _, _ in results["levels"]]
+    found = [float(found.strip("%")) for _, found, *_ in results["levels"]]
     assert found == sorted(found) and found[1] > 1.5 * found[0]
     alone, by_number, by_speed = results["mixed"].values()
     assert by_number < alone <= by_speed
