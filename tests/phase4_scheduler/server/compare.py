@@ -13,15 +13,15 @@ ACCIDENTS = {
 }  # vLLM refuses these, but its words show that nobody planned how: only the status has to agree
 
 
-def differences(shape, theirs, ours):
+def differences(asked, theirs, ours):
     """Compare two answers as `record_vllm.ask` returns them; an empty list says that they agree.
 
-    >>> differences(shape, vllm_answer, our_answer)
+    >>> differences(asked, vllm_answer, our_answer)
     ["status: 400 there, 200 here"]
     """
     if theirs["status"] != ours["status"]:
         return [f"status: {theirs['status']} there, {ours['status']} here"]
-    if shape.name in ACCIDENTS:
+    if asked.name in ACCIDENTS:
         return []
     found = []
     if media_type(theirs) != media_type(ours):
@@ -31,9 +31,9 @@ def differences(shape, theirs, ours):
         if "middle" not in theirs["fields"].keys() & ours["fields"].keys():  # one side sent all at once
             theirs["fields"].pop("middle", None)
             ours["fields"].pop("middle", None)
-        found += compare(theirs, ours, "stream", shape.sampled)
+        found += compare(theirs, ours, "stream", asked.sampled)
     else:
-        found += compare(theirs.get("body"), ours.get("body"), "body", shape.sampled)
+        found += compare(theirs.get("body"), ours.get("body"), "body", asked.sampled)
     return found
 
 

@@ -1,4 +1,8 @@
-"""Send every shape to a server and keep what it answers: `vllm_0_32.json` is vLLM's side of the comparison.
+"""Asks a server what vLLM was asked, and keeps what it answers: `vllm_0_32.json` is vLLM's side of the comparison.
+
+The file holds 871 requests by name, each with vLLM's answer: every endpoint, every option, right and wrong. To ask one
+more, write its "request" there without an "answer", and record with --new. The requests decode greedily (temperature 0, or
+`top_k=1` where vLLM refuses that), so that texts can be compared; only those marked "sampled" draw at random.
 
 Start vLLM (the CPU build will do; float32, so that both sides choose the same tokens), once with the options of each of
 SERVERS, one after the other:
@@ -10,40 +14,83 @@ SERVERS, one after the other:
     HF_HUB_OFFLINE=1 VLLM_CPU_KVCACHE_SPACE=1 $SERVE --api-key secret
     python -m tests.phase4_scheduler.server.record_vllm http://localhost:8123 guarded
 
-`--metrics` wants a server that has answered nothing yet: its counters start at 0.
+`--metrics` asks what the head of `vllm_0_32_metrics.txt` lists, and wants a server that has answered nothing yet: its
+counters start at 0.
 """
 
 import argparse
 import json
 import re
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import requests
 
-from tests.phase4_scheduler.server.shapes import JSON, METRICS_LOAD, SERVERS, SHAPES
-
 ANSWERS = Path(__file__).with_name("vllm_0_32.json")
 METRICS = Path(__file__).with_name("vllm_0_32_metrics.txt")
 LONG = ("/metrics", "/openapi.json", "/docs")  # answers that are not kept
+SERVERS = {
+    "plain": (),
+    "guarded": ("--api-key", "secret"),
+    "with tools": ("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+}
+"""Options of the servers that are asked."""
 
 
-def ask(base_url, shape):
-    """Send one shape; return its answer: status, content type, and the body as JSON, text, or a list of events."""
-    body, headers = shape.body, dict(shape.headers)
-    if body is not None:
-        headers = JSON | headers
-        body = body if isinstance(body, bytes) else json.dumps(body).encode()
+@dataclass(frozen=True)
+class Asked:
+    """A request.
+
+    Attributes:
+        body: is sent as JSON. raw: a text that is sent as it is, a byte for each character, and how many times.
+        server: which of SERVERS gets it. sampled: whether its answer is drawn at random.
+    """
+
+    method: str
+    path: str
+    name: str = ""
+    body: object = None
+    raw: tuple[str, int] | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    server: str = "plain"
+    sampled: bool = False
+
+    @property
+    def data(self) -> bytes | None:
+        if self.raw is not None:
+            return self.raw[0].encode("latin-1") * self.raw[1]
+        return None if self.body is None else json.dumps(self.body).encode()
+
+
+@cache
+def recorded():
+    """By name: the request, and vLLM's answer (None: not recorded yet)."""
+    found = json.loads(ANSWERS.read_text())["recorded"]
+    return {name: (Asked(name=name, **one["request"]), one.get("answer")) for name, one in found.items()}
+
+
+def metrics_load():
+    """What is asked, one after the other, before /metrics are read."""
+    lines = METRICS.read_text().splitlines()
+    return [Asked(**json.loads(line[2:])) for line in lines if line.startswith("# {")]
+
+
+def ask(base_url, asked):
+    """Send a request; return its answer: status, content type, and the body as JSON, text, or a list of events."""
+    data = asked.data
+    headers = ({} if data is None else {"content-type": "application/json"}) | asked.headers
     headers = {name: value for name, value in headers.items() if value}
     response = requests.request(
-        shape.method, base_url + shape.path, data=body, headers=headers, timeout=300, allow_redirects=False
+        asked.method, base_url + asked.path, data=data, headers=headers, timeout=300, allow_redirects=False
     )
     text, kind = response.content.decode(), response.headers.get("content-type")
     answer = {"status": response.status_code, "content_type": kind}
     if kind and kind.startswith("text/event-stream"):
         answer["events"] = [event(line) for line in text.split("\n\n") if line]
-    elif text and kind and kind.startswith("application/json") and shape.path not in LONG:
+    elif text and kind and kind.startswith("application/json") and asked.path not in LONG:
         answer["body"] = scrub(json.loads(text))
-    elif shape.path not in LONG:
+    elif asked.path not in LONG:
         answer["body"] = text
     return answer
 
@@ -69,23 +116,16 @@ def scrub(value, key=None):
     return round(value, 6) if isinstance(value, float) else value
 
 
-def save(version, answers):
-    """One answer a line, in the order of the shapes."""
-    lines = [f"{json.dumps(s.name)}: {json.dumps(answers[s.name])}" for s in SHAPES if s.name in answers]
-    text = f'{{"vllm": "{version}",\n"answers": {{\n' + ",\n".join(lines) + "\n}}\n"
-    ANSWERS.write_text(text)
-
-
 def record_metrics(base_url):
-    """Ask for what METRICS_LOAD lists, one after the other, then scrape."""
-    for shape in METRICS_LOAD:
-        ask(base_url, shape)
-    load = "".join(f"# {shape.name}\n" for shape in METRICS_LOAD)
-    METRICS.write_text(load + requests.get(f"{base_url}/metrics").text)
+    """Ask what the head of the file lists, then scrape."""
+    for asked in metrics_load():
+        ask(base_url, asked)
+    head = [line for line in METRICS.read_text().splitlines(keepends=True) if line.startswith("# {")]
+    METRICS.write_text("".join(head) + requests.get(f"{base_url}/metrics").text)
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Record a server's answers to every shape.")
+    parser = argparse.ArgumentParser(description="Record a server's answers to every request.")
     parser.add_argument("url")
     parser.add_argument("server", choices=SERVERS)
     parser.add_argument("--metrics", action="store_true", help="first record /metrics after a known load")
@@ -93,11 +133,13 @@ def main():
     args = parser.parse_args()
     if args.metrics:
         record_metrics(args.url)
-    answers = json.loads(ANSWERS.read_text())["answers"] if ANSWERS.exists() else {}
-    for shape in SHAPES:
-        if shape.server == args.server and not (args.new and shape.name in answers):
-            answers[shape.name] = ask(args.url, shape)
-    save(requests.get(f"{args.url}/version").json()["version"], answers)
+    kept = json.loads(ANSWERS.read_text())["recorded"]
+    for name, (asked, answer) in recorded().items():
+        if asked.server == args.server and not (args.new and answer):
+            kept[name]["answer"] = ask(args.url, asked)
+    version = requests.get(f"{args.url}/version").json()["version"]
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(one)}" for name, one in kept.items())
+    ANSWERS.write_text(f'{{"vllm": "{version}",\n"recorded": {{\n{lines}\n}}}}\n')
 
 
 if __name__ == "__main__":

@@ -1,14 +1,12 @@
 """The server answers 871 requests as the real vLLM 0.32 answered them: same status, same fields, same greedy text."""
 
-import json
 import re
 
 import pytest
 
 from phase4_scheduler.server.client import running_server
 from tests.phase4_scheduler.server.compare import differences
-from tests.phase4_scheduler.server.record_vllm import ANSWERS, ask
-from tests.phase4_scheduler.server.shapes import SERVERS, SHAPES
+from tests.phase4_scheduler.server.record_vllm import SERVERS, ask, recorded
 
 pytestmark = pytest.mark.proof
 
@@ -30,29 +28,23 @@ OTHERWISE = {
 }
 
 
-@pytest.fixture(scope="module")
-def vllm():
-    return json.loads(ANSWERS.read_text(encoding="utf-8"))["answers"]
+def part_of(asked):
+    """The requests to the plain server are enough for three tests."""
+    label = asked.name.partition(":")[0]
+    return asked.server, label if label in ("completions", "chat") else "others"
 
 
-def part_of(shape):
-    """The shapes of the plain server are enough for three tests."""
-    label = shape.name.partition(":")[0]
-    return shape.server, label if label in ("completions", "chat") else "others"
-
-
-@pytest.mark.parametrize("part", dict.fromkeys(map(part_of, SHAPES)), ids=" ".join)
-def test_every_request_is_answered_as_vllm_answers_it(part, vllm):
-    shapes = [
-        shape
-        for shape in SHAPES
-        if part_of(shape) == part and not any(re.search(p, shape.name) for p in OTHERWISE)
-    ]
+@pytest.mark.parametrize(
+    "part", dict.fromkeys(part_of(asked) for asked, _ in recorded().values()), ids=" ".join
+)
+def test_every_request_is_answered_as_vllm_answers_it(part):
     server, _ = part
     with running_server("--dtype", "float32", "--max-model-len", "512", *SERVERS[server]) as running:
         found = {
-            shape.name: found
-            for shape in shapes
-            if (found := differences(shape, vllm[shape.name], ask(running.address, shape)))
+            asked.name: found
+            for asked, answer in recorded().values()
+            if part_of(asked) == part
+            and not any(re.search(pattern, asked.name) for pattern in OTHERWISE)
+            and (found := differences(asked, answer, ask(running.address, asked)))
         }
     assert not found, "\n".join(f"{name}: {'; '.join(what)}" for name, what in found.items())

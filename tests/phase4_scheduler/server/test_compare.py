@@ -1,24 +1,21 @@
 """The comparison finds what differs, and nothing else."""
 
 import copy
-import json
 
 import pytest
 
 from tests.phase4_scheduler.server.compare import differences
-from tests.phase4_scheduler.server.record_vllm import ANSWERS
-from tests.phase4_scheduler.server.shapes import SHAPES
+from tests.phase4_scheduler.server.record_vllm import recorded
 
-RECORDED = json.loads(ANSWERS.read_text())["answers"]
-SHAPE = {shape.name: shape for shape in SHAPES}
 WHOLE, STREAMED = "completions: plain", "chat: stream with usage"
 
 
 def spoilt(name, spoil):
     """The differences between a recorded answer and the same after `spoil`."""
-    ours = copy.deepcopy(RECORDED[name])
+    asked, theirs = recorded()[name]
+    ours = copy.deepcopy(theirs)
     spoil(ours)
-    return differences(SHAPE[name], RECORDED[name], ours)
+    return differences(asked, theirs, ours)
 
 
 @pytest.mark.parametrize(

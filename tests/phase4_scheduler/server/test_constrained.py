@@ -8,7 +8,7 @@ import jsonschema
 import openai
 import pytest
 
-from tests.phase4_scheduler.server.fields import HERO
+from phase4_scheduler.story.structured_story import SCHEMA
 from tests.phase4_scheduler.server.test_server import running
 from tests.phase4_scheduler.server.test_tools import TOOLS
 
@@ -31,11 +31,11 @@ def client(server):
 
 @pytest.mark.parametrize("path, body", [("/v1/completions", PROMPT), ("/v1/chat/completions", MESSAGES)])
 def test_an_answer_matches_its_schema(path, body, server):
-    form = {"type": "json_schema", "json_schema": {"name": "hero", "schema": HERO}}
+    form = {"type": "json_schema", "json_schema": {"name": "hero", "schema": SCHEMA}}
     compact = {"disable_any_whitespace": True}
     asked = body | {"response_format": form, "structured_outputs": compact, "temperature": 0}
     choice = json.loads(server.call(path, asked)[1])["choices"][0]
-    jsonschema.validate(json.loads(choice.get("text") or choice["message"]["content"]), HERO)
+    jsonschema.validate(json.loads(choice.get("text") or choice["message"]["content"]), SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_an_answer_matches_its_schema(path, body, server):
         ({"response_format": {"type": "structural_tag"}}, "structures", None),
         ({"use_beam_search": True, "n": 2, "temperature": 0}, "use_beam_search is not supported", "use_beam_search"),
         ({"logprob_token_ids": [1], "logprobs": 1}, "logprob_token_ids is not", "logprob_token_ids"),
-        ({"guided_json": HERO}, "guided_json is not supported: structured_outputs", "guided_json"),
+        ({"guided_json": SCHEMA}, "guided_json is not supported: structured_outputs", "guided_json"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_or_not_done_is_one_line(fields, message, param, server):

@@ -21,8 +21,7 @@ from phase4_scheduler.server.client import running_server, send_all
 from phase4_scheduler.server.engine_process import Add, EngineLimits, StepMessage, StoredBytes, turn
 from phase4_scheduler.server.metrics import Metrics
 from phase4_scheduler.server.middleware import http_metrics
-from tests.phase4_scheduler.server.record_vllm import METRICS, ask
-from tests.phase4_scheduler.server.shapes import METRICS_LOAD
+from tests.phase4_scheduler.server.record_vllm import METRICS, ask, metrics_load
 
 # Families of vLLM that have no meaning here.
 NOT_HERE = {
@@ -78,8 +77,8 @@ def test_families_have_vllms_types_labels_and_buckets(metrics):
 @pytest.mark.proof
 def test_the_same_requests_count_the_same():
     with running_server("--dtype", "float32", "--max-model-len", "512", "--block-size", "32") as server:
-        for shape in METRICS_LOAD:
-            ask(server.address, shape)
+        for asked in metrics_load():
+            ask(server.address, asked)
         ours = samples(server.call("/metrics")[1])
     theirs = samples(METRICS.read_text())
     # How many steps the two prompts of one call share depends on the moment.
