@@ -1,18 +1,8 @@
 from collections import Counter
 
-
-def merge_by_iterator(tokens, pair, new_id):
-    out, rest = [], list(tokens)
-    while rest:
-        first = rest.pop(0)
-        if rest and (first, rest[0]) == pair:
-            rest.pop(0)
-            first = new_id
-        out.append(first)
-    return out
-
-
-RIGHT = [(lambda tokens: Counter(zip(tokens, tokens[1:])), merge_by_iterator)]
+RIGHT = [
+    {"count_pairs": lambda tokens: Counter(zip(tokens, tokens[1:])), "return merged": "return tuple(merged)"}
+]
 WRONG = {
     "changes-its-input": [
         {

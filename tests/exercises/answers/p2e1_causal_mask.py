@@ -1,13 +1,5 @@
-import torch
-
-
-def old_then_new(num_queries, num_keys):
-    old = torch.ones(num_queries, num_keys - num_queries) > 0
-    return torch.cat([old, torch.ones(num_queries, num_queries).tril() > 0], dim=-1)
-
-
 SEEN = "torch.arange(num_keys)[None, :] <= positions[:, None]"
-RIGHT = [old_then_new]
+RIGHT = [{SEEN: "torch.ones(num_queries, num_keys).tril(num_keys - num_queries) > 0"}]
 WRONG = {
     "mask-not-bool": [
         {SEEN: f"({SEEN}).float()"},

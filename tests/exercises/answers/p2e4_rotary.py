@@ -1,17 +1,8 @@
-import torch
-
-
-def rotate_half(x, positions, theta=10_000.0):
-    """As the transformers library writes it: x cos + (-b, a) sin."""
-    d = x.shape[-1]
-    speeds = 1.0 / theta ** (torch.arange(0, d, 2).float() / d)
-    angles = torch.outer(positions.float(), speeds)
-    angles = torch.cat((angles, angles), dim=-1)[:, None]
-    turned = torch.cat((-x[..., d // 2 :], x[..., : d // 2]), dim=-1)
-    return (x.float() * angles.cos() + turned.float() * angles.sin()).type_as(x)
-
-
-RIGHT = [rotate_half]
+# As the transformers library writes it: x cos + (-b, a) sin.
+BOTH = (
+    "torch.cat((a, b), -1) * torch.cat((cos, cos), -1) + torch.cat((-b, a), -1) * torch.cat((sin, sin), -1)"
+)
+RIGHT = [{"torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)": f"({BOTH})"}]
 WRONG = {
     "rotary-angles-rounded": {
         "positions.float()": "positions.to(x.dtype)",

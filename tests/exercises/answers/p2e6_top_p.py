@@ -1,16 +1,5 @@
-import torch
-
-
-def from_the_tail(probs, p):
-    """As vLLM does it: ascending, and cut what holds no more than 1 - p together."""
-    ordered, places = probs.double().sort(stable=True)
-    ordered[ordered.cumsum(0) <= 1 - p + 1e-9] = 0
-    out = torch.zeros_like(ordered)
-    out.scatter_(0, places, ordered)
-    return out / out.sum()
-
-
+# As vLLM does it: cut what holds, with all that is less likely, no more than 1 - p.
 RIGHT = [
-    from_the_tail,
+    {"before < p": "ordered.double().flip(0).cumsum(0).flip(0) > 1 - p + 1e-9"},
     {"kept = torch.zeros_like(probs)\n    kept[places] = ": "kept = probs\n    kept[places] = "},  # in place
 ]

@@ -1,16 +1,4 @@
-def _lag(request):
-    return request.num_tokens - request.num_computed_tokens
-
-
-def right_one_by_one(running, waiting, budget, max_num_seqs):
-    for request in (running + waiting)[:max_num_seqs]:
-        n = min(_lag(request), budget)
-        if n:
-            yield request, n
-        budget -= n
-
-
-RIGHT = [right_one_by_one]
+RIGHT = [{"return plan": "yield from plan"}]
 WRONG = {
     # Takes it that nothing of a waiting request is computed.
     "wrong-result": {

@@ -1,40 +1,14 @@
-from statistics import mean
-
-
-def floor_in_seconds(record, card):
-    """Right: by way of bytes and seconds."""
-    one_token = 2 * record.num_kv_heads * record.head_dim * record.itemsize
-    seconds = record.requests * record.context_len * one_token / (card.memory_gb_s * 10**9)
-    return seconds * 10**6
-
-
-def judge_from_the_other_end(record, card):
-    """Right: first what is said, then what was measured. The mean without the slow repeats stands for the median."""
-    fastest = min(record.repeats_us)
-    quiet = [us for us in record.repeats_us if us < 2 * fastest]
-    usual = mean(quiet)
-    least = floor_in_seconds(record, card)
-    if usual >= 0.9 * least:
-        if record.says_us > 1.3 * usual:
-            slow = [i for i, us in enumerate(record.repeats_us) if us >= 2 * fastest]
-            if record.new_tokens[slow[0]] > record.requests:
-                return "prefill"
-            return "compile" if slow == [0] else "outlier"
-        said = record.says_gb_s * 1e9 * record.says_us * 1e-6
-        read = least * 1e-6 * card.memory_gb_s * 1e9
-        return "nothing" if abs(said - read) < 0.2 * read else "bytes"
-    size = least * 1e-6 * card.memory_gb_s * 1e9
-    if size > card.cache_mb * 1e6 or usual < 0.7 * size / (card.cache_gb_s * 1e9) * 1e6:
-        return "no wait"
-    return "cache"
-
-
 TOO_FAST = "    if usual < 0.9 * floor:"
 FAST_ENOUGH = " and usual > 0.9 * size / (card.cache_gb_s * 1e3)"
 CACHE = 'return "cache" if from_cache else "no wait"'
 PULLED_UP = "if record.says_us > 1.2 * usual:"
 COMPILE = 'return "compile" if record.repeats_us[0] == max(record.repeats_us) else "outlier"'
-RIGHT = [(floor_in_seconds, judge_from_the_other_end)]
+RIGHT = [
+    {
+        "(card.memory_gb_s * 1e3)": "(card.memory_gb_s * 10**9) * 10**6",
+        "median(record.repeats_us)": "sorted(record.repeats_us)[len(record.repeats_us) // 2]",
+    }
+]
 WRONG = {
     "cache-taken-for-no-wait": {CACHE: 'return "no wait"'},
     # Below the floor and fits: cache. How fast the cache is was not asked.
