@@ -13,16 +13,59 @@ KV"), each part has its own online softmax, and the parts are merged at the end.
 Source: Dao et al., "Flash-Decoding" (2023).
 """
 
-from phase3_paged_attention.compiled.numba_setup import exp, use_threads_of_torch, widen  # isort: skip
 from collections.abc import Sequence
 
+# torch before numba: both then use the same OpenMP threads. Two sets of threads on the same cores wait for each other, and
+# everything takes ten times as long.
+import torch  # isort: skip
+import numba
 import numpy as np
-import torch
-from numba import config, njit, prange
+from numba import njit, prange, types
+from numba.extending import overload
 from torch import Tensor
 
 from phase2_attention_kvcache.model.caches import AttentionRule
 from phase3_paged_attention.paging.kv_storage import KVStorage, stored_bits
+
+numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
+
+
+def use_threads_of_torch() -> None:
+    """Give numba's kernels as many. Starting numba's threads sets torch's number, since both share them, so it is set back."""
+    threads = torch.get_num_threads()
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    torch.set_num_threads(threads)
+
+
+use_threads_of_torch()  # before the first kernel: it would start the threads, and torch's number would be lost
+
+
+def widen(x):
+    """A stored number as float32. bfloat16 comes as its 16 bits, which are the upper half of a float32."""
+    raise NotImplementedError("only compiled code calls it")
+
+
+@overload(widen, inline="always")
+def _widen(x):
+    if x == types.uint16:
+        return lambda x: np.uint32(np.uint32(x) << np.uint32(16)).view(np.float32)
+    return lambda x: np.float32(x)
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def exp(x):
+    """e ** x, float32, within one part in four million. Compiled for 8 or 16 numbers at a time, which `np.exp` is not.
+
+    x = n ln 2 + r with a whole number n and a small r, so e^x = 2^n e^r; and e^r is a short sum.
+    """
+    x = min(max(x, np.float32(-87)), np.float32(88))
+    n = np.rint(x * np.float32(1.4426950408889634))
+    r = x - n * np.float32(0.6931471805599453)
+    term = np.float32(1)
+    for i in (7, 6, 5, 4, 3, 2, 1):  # 1 + r (1 + r/2 (1 + r/3 (...)))
+        term = np.float32(1) + term * r * np.float32(1 / i)
+    return term * np.int32((np.int32(n) + np.int32(127)) << np.int32(23)).view(np.float32)
+
 
 EVERYTHING = np.int32(2**31 - 1)  # as a window: wider than any context
 
@@ -156,7 +199,7 @@ def splits_for(batch: int) -> int:
 
     It depends on the number of cores, not of threads: so the order of sums does not change with the threads.
     """
-    return max(1, -(-2 * config.NUMBA_NUM_THREADS // batch))
+    return max(1, -(-2 * numba.config.NUMBA_NUM_THREADS // batch))
 
 
 def as_numbers(rule: AttentionRule) -> tuple[np.float32, np.int32, np.float32]:
@@ -170,11 +213,11 @@ class CompiledDecode:
 
     def __init__(self, storage: KVStorage, rules: Sequence[AttentionRule]) -> None:
         self.rules = [as_numbers(rule) for rule in rules]
-        use_threads_of_torch()
         self.k_cache = [stored_bits(layer) for layer in storage.k_cache]
         self.v_cache = [stored_bits(layer) for layer in storage.v_cache]
 
     def begin_step(self, block_tables: np.ndarray, context_lens: np.ndarray) -> None:
+        use_threads_of_torch()
         self.block_tables, self.context_lens = block_tables, context_lens
 
     def attend(self, layer: int, q: Tensor) -> Tensor:

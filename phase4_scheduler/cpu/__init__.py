@@ -6,9 +6,12 @@ the model's tree of modules. Without it the engine runs the model as it is, with
     choice.py        which way is the fastest, measured once
     linear.py        the ways
     few_rows.py      one of them: our own kernel for weights in 32, 16, 8 and 4 bits
+    tiles.py         how its weights lie in memory
     backend.py       all of it around a model
+    runner.py        runs it, on the cores that other programs leave
 """
 
-from phase4_scheduler.cpu.backend import CPURunner, prepare
+from phase4_scheduler.cpu.backend import prepare
+from phase4_scheduler.cpu.runner import CPURunner
 
 __all__ = ["CPURunner", "prepare"]

@@ -1,8 +1,7 @@
-"""The CPU backend's model and runner."""
+"""A model whose linear layers run in the way that is fastest on this processor."""
 
 import copy
 from collections.abc import Sequence
-from typing import Self
 
 import torch
 from torch import nn
@@ -11,24 +10,10 @@ from labkit.machine import memory_bytes
 from phase2_attention_kvcache.model.layers import GeluMLP
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear
-from phase3_paged_attention.paging import KVStorage
-from phase4_scheduler.cpu.linear import CPUGeluMLP, float_linear, largest, quantized_linear
-from phase4_scheduler.engine import EngineConfig, ModelRunner
+from phase4_scheduler.cpu.linear import CPUGeluMLP, float_linear, quantized_linear
 
 SMALL = 1 << 15  # weights of a matrix: below this no choice can be felt, so the layer stays as it is
 COPY_SHARE = 0.25  # of the machine's memory: so much may copies of the weights take
-
-
-class CPURunner(ModelRunner):
-    """Runs a model prepared for this processor."""
-
-    @classmethod
-    def create(
-        cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None = None
-    ) -> Self:
-        runner = super().create(prepare(model), config, num_blocks, storage)
-        runner.sampler.largest = largest
-        return runner
 
 
 def prepare(model: Transformer) -> Transformer:

@@ -17,6 +17,7 @@ from phase2_attention_kvcache.model.layers import GeluMLP
 from phase2_attention_kvcache.quantization.quantized_formats import GROUP
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear
 from phase3_paged_attention.paging import compiled_kernel
+from phase4_scheduler.cpu import tiles
 from phase4_scheduler.cpu.choice import ROWS, Make, Run, Times, measured_times, num_copies
 from phase4_scheduler.cpu.large_pages import collapse_pages
 
@@ -83,25 +84,20 @@ def float_linear(
     def plain(run: Run) -> Run:
         return (lambda x: F.gelu(run(x), approximate="tanh")) if gelu else run
 
-    ways: dict[str, Make] = {"torch": lambda: plain(lambda x: F.linear(x, weight, bias))}
-    if may_copy and weight.shape[1] % GROUP == 0 and compiled_kernel() is not None:
-        from phase4_scheduler.cpu import few_rows  # numba takes half a second to import
+    def on(matrix: Tensor) -> Run:
+        return plain(lambda x: F.linear(x, matrix, bias))
 
-        ways["few rows"] = lambda: plain(_few_rows(few_rows.float_matrix(weight, bias)))
+    ways: dict[str, Make] = {"torch": lambda: on(weight)}
+    if may_copy and weight.shape[1] % GROUP == 0 and compiled_kernel() is not None:
+        ways["few rows"] = lambda: plain(_few_rows(tiles.float_matrix(weight, bias)))
     if may_copy and pack(weight[:1], bias=None) is not None:
         ways["packed"] = lambda: pack(weight, bias, gelu)
     if may_widen and weight.dtype == torch.bfloat16 and pack(weight[:1].float(), bias=None) is not None:
         ways["packed32"] = lambda: pack_wide(weight, bias, gelu)
 
-    def torch_on_a_copy() -> Run:  # the other ways make one anyway
-        copied = weight.clone()
-        return plain(lambda x: F.linear(x, copied, bias))
-
-    name = str(weight.dtype).removeprefix("torch.")
-    measured = ways | {"torch": torch_on_a_copy}
-    return CPULinear(
-        ways, measured_times(name, weight.shape, weight.dtype, measured, num_copies(weight.nbytes))
-    )
+    name, measured = str(weight.dtype).removeprefix("torch."), ways | {"torch": lambda: on(weight.clone())}
+    times = measured_times(name, weight.shape, weight.dtype, measured, num_copies(weight.nbytes))
+    return CPULinear(ways, times)
 
 
 def quantized_linear(layer: QuantizedLinear, dtype: torch.dtype, may_copy: bool = True) -> CPULinear | None:
@@ -111,15 +107,11 @@ def quantized_linear(layer: QuantizedLinear, dtype: torch.dtype, may_copy: bool 
     kinds = {part.kind for part in layer.parts}
     if len(kinds) > 1 or not kinds <= KINDS or layer.shape[1] % GROUP or compiled_kernel() is None:
         return None
-    from phase4_scheduler.cpu import few_rows
-
     [kind] = kinds
     names = layer.parts[0].planes
     planes = {name: torch.cat([part.planes[name] for part in layer.parts]) for name in names}
     bias = None if layer.bias is None else layer.bias.to(dtype)
-    ways: dict[str, Make] = {
-        "few rows": lambda: _few_rows(few_rows.quantized_matrix(kind, planes, layer.bias))
-    }
+    ways: dict[str, Make] = {"few rows": lambda: _few_rows(tiles.quantized_matrix(kind, planes, layer.bias))}
     if may_copy and pack(torch.zeros(1, layer.shape[1], dtype=dtype), bias=None) is not None:
         ways["packed"] = lambda: pack(
             torch.cat([part.rows(slice(None)) for part in layer.parts]).to(dtype), bias
@@ -132,10 +124,9 @@ def quantized_linear(layer: QuantizedLinear, dtype: torch.dtype, may_copy: bool 
 
 
 def _few_rows(matrix: NamedTuple) -> Run:
-    from phase4_scheduler.cpu.few_rows import multiply_rows
+    from phase4_scheduler.cpu.few_rows import multiply_rows  # numba takes half a second to import
 
     collapse_pages(matrix.weights.ctypes.data, matrix.weights.nbytes)
-
     return lambda x: multiply_rows(x, matrix)
 
 

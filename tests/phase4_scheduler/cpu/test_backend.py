@@ -13,7 +13,7 @@ from labkit.paths import ROOT
 from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear, quantize_model
 from phase3_paged_attention.paging import PagedKVCache, StepLayout
-from phase4_scheduler.cpu import backend, choice, prepare
+from phase4_scheduler.cpu import backend, choice, prepare, runner
 from phase4_scheduler.cpu.linear import CPULinear, largest
 from phase4_scheduler.engine import LLMEngine
 
@@ -105,7 +105,7 @@ def test_the_engine_writes_the_same_with_and_without(method, monkeypatch):
 
     with_backend, text = write()
     assert with_backend
-    monkeypatch.setattr(backend, "prepare", lambda model: model)
+    monkeypatch.setattr(runner, "prepare", lambda model: model)
     assert write() == (False, text)
 
 

@@ -46,7 +46,8 @@ def make(outputs, inputs, dtype, bias=True):
 
 
 def few_rows(weight, bias):
-    from phase4_scheduler.cpu.few_rows import float_matrix, multiply_rows
+    from phase4_scheduler.cpu.few_rows import multiply_rows
+    from phase4_scheduler.cpu.tiles import float_matrix
 
     matrix = float_matrix(weight, bias)
     return lambda x: multiply_rows(x, matrix)
@@ -83,7 +84,8 @@ def test_quantized(kind, rows):
     layer.bias = bias
     x = torch.randn(rows, 96)
     unpacked = torch.cat([part.rows(slice(None)) for part in parts])
-    from phase4_scheduler.cpu.few_rows import multiply_rows, quantized_matrix
+    from phase4_scheduler.cpu.few_rows import multiply_rows
+    from phase4_scheduler.cpu.tiles import quantized_matrix
 
     planes = {name: torch.cat([part.planes[name] for part in parts]) for name in parts[0].planes}
     assert_product(multiply_rows(x, quantized_matrix(kind, planes, bias)), x, unpacked, bias)

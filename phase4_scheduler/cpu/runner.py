@@ -1,0 +1,76 @@
+"""The CPU backend's runner: a prepared model, and as many threads as the machine has cores free of other programs."""
+
+import time
+from typing import Self
+
+import psutil
+import torch
+from torch import Tensor
+
+from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.paging import KVStorage
+from phase4_scheduler.cpu.backend import prepare
+from phase4_scheduler.cpu.linear import largest
+from phase4_scheduler.engine import EngineConfig, ModelRunner, StepBatch
+
+INTERVAL = 0.2  # seconds, at least, between two counts of threads: the system's clocks count in hundredths
+
+
+class CPURunner(ModelRunner):
+    """Runs a model prepared for this processor."""
+
+    @classmethod
+    def create(
+        cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None = None
+    ) -> Self:
+        runner = super().create(prepare(model), config, num_blocks, storage)
+        runner.sampler.largest = largest
+        runner.threads = Threads()
+        return runner
+
+    def execute(self, batch: StepBatch) -> Tensor:
+        self.threads.adjust()
+        return super().execute(batch)
+
+    def shutdown(self) -> None:
+        torch.set_num_threads(self.threads.most)
+        super().shutdown()
+
+
+class Threads:
+    """Keeps torch's number of threads (our kernels use as many) within the cores that other programs leave.
+
+    The threads of a step meet after each operation, and spin until the last one is there. If another program keeps one of two
+    cores busy, one thread always waits for its turn on a core: a step then takes several times as long as with one thread.
+    Which tokens a step computes does not change, only the order of some float32 sums.
+
+    Attributes:
+        most: threads where no other program needs a core: torch's own number, or what was set since.
+    """
+
+    def __init__(self) -> None:
+        self.most = self.number = torch.get_num_threads()
+        self.last = clocks()
+
+    def adjust(self) -> None:
+        """Before a step."""
+        if time.perf_counter() - self.last[0] < INTERVAL:
+            return
+        last, self.last = self.last, clocks()
+        seconds, free, own_work = (now - then for now, then in zip(self.last, last, strict=True))
+        if torch.get_num_threads() != self.number:
+            self.most = torch.get_num_threads()
+        # Other programs may use the cores while this one is idle. What counts is what they take while it computes.
+        if own_work > seconds / 4:
+            torch.set_num_threads(min(self.most, max(1, round((free + own_work) / seconds))))
+        self.number = torch.get_num_threads()
+
+
+def clocks() -> tuple[float, float, float]:
+    """Seconds: the time; how long the cores of this process were free, added up; how long its own threads have worked.
+
+    Programs with low priority ("nice") count as free, and so does what a virtual machine's host takes ("steal").
+    """
+    process, times, now = psutil.Process(), psutil.cpu_times(percpu=True), time.perf_counter()
+    cores = process.cpu_affinity() if hasattr(process, "cpu_affinity") else range(len(times))  # not on macOS
+    return now, sum(now - times[core].user - times[core].system for core in cores), time.process_time()
