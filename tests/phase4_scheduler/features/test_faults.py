@@ -185,14 +185,6 @@ def test_generate_and_stream_end_when_somebody_aborts_them(tiny):
     drain(engine)
 
 
-def test_an_abandoned_stream_frees_everything(tiny, assert_empty):
-    engine = tiny.engine()
-    stream = engine.stream([1, 2, 3], GREEDY)
-    next(stream)
-    stream.close()
-    assert_empty(engine)
-
-
 # ---------------------------------------------------------------------- mistakes of listeners
 
 

@@ -72,20 +72,7 @@ def test_forced_tool_calls_whole_and_streamed(client):
         assert ended == reason and all(isinstance(json.loads(text), dict) for _, text in calls)
 
 
-def test_auto_needs_a_parser_and_leaves_text_alone(client, server):
-    asked = dict(MESSAGES | TOOL, model="tales", temperature=0)
-    free = client.chat.completions.create(**asked).choices[0].message
-    assert free.tool_calls is None
-    assert free == client.chat.completions.create(**asked | {"tool_choice": "none"}).choices[0].message
-    streamed = client.chat.completions.create(stream=True, **asked)
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed) == free.content
-    called = {"id": "1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
-    talk = [
-        *MESSAGES["messages"],
-        {"role": "assistant", "tool_calls": [called]},
-        {"role": "tool", "content": "noon"},
-    ]
-    assert client.chat.completions.create(**asked | {"messages": talk}).choices
+def test_calls_that_are_none_and_auto_without_a_parser_are_refused(server):
     for wrong in (5, ["x"], [{"function": {"name": "now", "arguments": 7}}]):
         messages = [{"role": "assistant", "tool_calls": wrong}]
         assert server.call("/v1/chat/completions", {"messages": messages})[0] == 400

@@ -107,41 +107,35 @@ def test_a_structured_answer_is_sampled_when_the_answer_so_far_is_known(tiny, de
     assert answers[0] == answers[1] and answers[0][0] in ("the king", "the queen")
 
 
-def test_logits_that_are_not_finite_end_their_request_alone(tiny, delaying):
-    prompts = [[5, 6, 7], [1, 2], [8, 9]]
-    right = [output.token_ids for output in tiny.engine().generate(prompts, GREEDY)]
+@pytest.mark.parametrize("params", [GREEDY, DRAWN])
+@pytest.mark.parametrize("breaks", ["forward", "logits"])
+def test_a_request_that_breaks_its_step_ends_alone(
+    breaks, params, tiny, delaying, make_prompts, after_forward
+):
+    """Its tokens raise as the step starts, or their logits are not finite, which is told when the step is read."""
+    prompts = [[t for t in p if t != POISON] or [1] for p in make_prompts(6, 400)]
+    right = [output.token_ids for output in tiny.engine().generate(prompts, params)]
     engine, _ = delaying()
     runner = engine.core.runner
+
+    def burn(token_ids, hidden):
+        if POISON in token_ids:
+            raise RuntimeError("this token burns")
 
     def spoiled(sample):
         @torch.inference_mode()
         def spoil(logits, requests):
             for row, request in zip(logits, requests, strict=True):
-                if request.request_id == "1" and len(request.output_token_ids) >= 2:
+                if request.request_id == "bad" and len(request.output_token_ids) >= 2:
                     row.fill_(float("nan"))
             return sample(logits, requests)
 
         return spoil
 
-    runner.pick, runner.next_tokens = spoiled(runner.pick), spoiled(runner.next_tokens)
-    for i, prompt in enumerate(prompts):
-        engine.add_request(str(i), prompt, GREEDY)
-    with pytest.warns(UserWarning, match="computed alone"):
-        got, errors = drain(engine)
-    assert list(errors) == ["1"] and "logits" in errors["1"]
-    assert [got["0"][0], got["2"][0]] == [right[0], right[2]] and right[1][:2] == got["1"][0][:2]
-
-
-@pytest.mark.parametrize("params", [GREEDY, DRAWN])
-def test_a_request_that_breaks_its_step_ends_alone(params, tiny, delaying, make_prompts, after_forward):
-    def spoil(token_ids, hidden):
-        if POISON in token_ids:
-            raise RuntimeError("this token burns")
-
-    prompts = [[t for t in p if t != POISON] or [1] for p in make_prompts(6, 400)]
-    right = [output.token_ids for output in tiny.engine().generate(prompts, params)]
-    engine, _ = delaying()
-    after_forward(engine, spoil)
+    if breaks == "forward":
+        after_forward(engine, burn)
+    else:
+        runner.pick, runner.next_tokens = spoiled(runner.pick), spoiled(runner.next_tokens)
     for i, prompt in enumerate(prompts):
         engine.add_request(str(i), prompt, params)
     early = [engine.step() for _ in range(4)]
@@ -149,6 +143,7 @@ def test_a_request_that_breaks_its_step_ends_alone(params, tiny, delaying, make_
     with pytest.warns(UserWarning, match="computed alone"):
         got, errors = drain(engine)
     assert list(errors) == ["bad"]
+    assert ("burns" if breaks == "forward" else "logits") in errors["bad"]
     for i, tokens in enumerate(right):
         before = [t for outputs in early for o in outputs if o.request_id == str(i) for t in o.token_ids]
         assert before + got[str(i)][0] == tokens

@@ -21,21 +21,8 @@ def check(query: str, of: str, op: str, bound: float, margin: float = 0.0) -> Ch
     return Check("", query, of, op, bound, margin)
 
 
-@pytest.mark.parametrize(
-    ("query", "of", "op", "bound", "values", "holds"),
-    [
-        ("a", "now", ">", 5, {"a": (2, 6)}, True),
-        ("a", "now", "<", 6, {"a": (2, 6)}, False),
-        ("a", "ratio", ">", 2.9, {"a": (2, 6)}, True),
-        ("a", "ratio", ">", 3, {"a": (2, 6)}, False),
-        ("a", "ratio", ">", 1e9, {"a": (0, 0.1)}, True),  # from nothing to something
-        ("a", "ratio", "<", 1.1, {"a": (0, 0)}, True),  # from nothing to nothing
-        *(("b", of, op, 1, {"a": (1, 1)}, False) for of in ("now", "ratio") for op in "<>"),  # no data
-        *(("a / b", of, op, 1, {"a": (0, 0), "b": (0, 0)}, False) for of in ("now", "ratio") for op in "<>"),
-    ],
-)
-def test_a_check_looks_at_the_value_now_or_at_its_ratio_to_before(query, of, op, bound, values, holds):
-    assert check(query, of, op, bound).holds(moments(**values)) == holds
+def test_a_ratio_to_nothing():
+    assert moments(a=(0, 0.1)).ratio("a") == math.inf and moments(a=(0, 0)).ratio("a") == 1
 
 
 def cause(name: str, *checks: Check) -> Cause:
@@ -59,6 +46,8 @@ NEAR = (cause("few", check("a", "now", "<", 2.5, 0.2)), cause("many", check("a",
         (NEAR, 3, 2.8, 0, "undecided: too close to call"),
         (NEAR, 3, 1.9, 0, "few"),
         (NEAR, 3, 3.1, 0, "many"),
+        (NEAR, math.nan, 3.1, 0, "nothing"),  # no data speaks for nothing
+        (HIGH, 3, math.nan, 9, "b-is-high"),
     ],
 )
 def test_the_verdict_is_the_only_cause_that_nothing_contradicts(causes, bad, a, b, verdict):

@@ -32,11 +32,6 @@ def test_a_query_gives_what_prometheus_gave(recording, asked):
         assert ours[labels] == pytest.approx(value, rel=1e-12, nan_ok=True)
 
 
-def test_the_answers_are_not_all_empty():
-    results = [asked["result"] for asked in KEPT["answers"]]
-    assert sum(map(bool, results)) > len(results) * 0.85
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
