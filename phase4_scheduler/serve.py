@@ -8,7 +8,7 @@ Options carry vLLM's names.
 """
 
 import argparse
-import json
+from collections.abc import Callable
 from typing import Any
 
 import labkit  # noqa: F401 - first: it says so where the environment is missing
@@ -29,25 +29,20 @@ from phase4_scheduler.server.tools import TOOL_CALL_PARSERS
 from phase4_scheduler.simulator.routers import ROUTERS
 
 
-def json_object(text: str) -> dict[str, Any]:
-    """The type of an option: an object in JSON."""
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{quoted(text)} is no JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{quoted(text)} is no object: give {{...}}")
-    return value
+def in_json(kind: type, what: str) -> Callable[[str], Any]:
+    """The type of an option: a value in JSON."""
+
+    def parse(text: str) -> Any:
+        try:
+            return TypeAdapter(kind).validate_json(text, strict=True)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{quoted(text)} is no {what}") from None
+
+    return parse
 
 
-def json_list(text: str) -> list[str]:
-    """The type of an option: a list of strings in JSON."""
-    try:
-        return TypeAdapter(list[str]).validate_json(text, strict=True)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f'{quoted(text)} is no list of strings: give ["..."]') from None
-
-
+json_object = in_json(dict[str, Any], "object in JSON: give {...}")
+json_list = in_json(list[str], 'list of strings: give ["..."]')
 ONE, MANY = whole(1, 10**6), whole(1, 1024)
 OPTIONS = (  # where `dest` is given, it is the name that the engine, or `make_server`, has for it
     ("--host", "address to listen on: 127.0.0.1 for this machine only, 0.0.0.0 for all (127.0.0.1)", dict(default="127.0.0.1")),

@@ -19,7 +19,7 @@ from typing import Any
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging.block_allocator import PhysicalBlock
 from phase3_paged_attention.paging.block_manager import BlockManager
-from phase3_paged_attention.paging.block_table import BlockTable
+from phase3_paged_attention.paging.block_table import BlockTable, hash_block
 from phase3_paged_attention.paging.prefix_cache import PrefixCache
 from phase4_scheduler.assembly import Feature
 from phase4_scheduler.engine.config import EngineConfig
@@ -59,6 +59,14 @@ class AllBlocksCleared:
 
 
 KVEvent = BlockStored | BlockRemoved | AllBlocksCleared
+
+
+def block_names(token_ids: Sequence[int], block_size: int, salt: bytes = b"") -> list[bytes]:
+    """The hashes by which events call the full blocks of a text."""
+    names = [salt]
+    for end in range(block_size, len(token_ids) + 1, block_size):
+        names.append(hash_block(names[-1], token_ids[end - block_size : end]))
+    return names[1:]
 
 
 class WatchedPrefixCache(PrefixCache):

@@ -25,7 +25,8 @@ from labkit.foreign import visible
 from labkit.machine import version_of
 from phase1_tokens_embeddings.chat import ChatTemplate
 from phase1_tokens_embeddings.tokens.tokenizer_files import printable
-from phase4_scheduler.server.async_engine import AsyncEngine, EngineDeadError, QueueFullError
+from phase4_scheduler.engine import EngineDeadError
+from phase4_scheduler.server.async_engine import AsyncEngine, QueueFullError
 from phase4_scheduler.server.bodies import SMALL_BODY, RequestModel, longest_body, read_body
 from phase4_scheduler.server.calls import Call
 from phase4_scheduler.server.chat import Chat, rendered

@@ -21,7 +21,7 @@ from typing import Any
 from phase1_tokens_embeddings.tokens import Tokenizer
 from phase2_attention_kvcache.model import SamplingParams
 from phase2_attention_kvcache.model.config import ModelConfig
-from phase4_scheduler.engine.core import EngineCoreOutput
+from phase4_scheduler.engine.core import EngineCoreOutput, EngineDeadError
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
 from phase4_scheduler.engine.outputs import RequestOutput
 from phase4_scheduler.engine.request import Request, make_request
@@ -39,10 +39,6 @@ from phase4_scheduler.server.metrics import Metrics
 LONG_TEXT = 2**16  # characters
 TOKENIZE = str(Path(__file__).with_name("tokenize_stdin.py"))
 MOST_UNREAD = 10_000  # unread steps kept for a client of /events
-
-
-class EngineDeadError(RuntimeError):
-    """The engine process is gone. Nothing can be served any more."""
 
 
 class QueueFullError(RuntimeError):

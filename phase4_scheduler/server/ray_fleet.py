@@ -30,13 +30,12 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from labkit.errors import LabError
-from phase3_paged_attention.paging.block_table import hash_block
-from phase4_scheduler.engine.core import EngineCore
+from phase4_scheduler.engine.core import EngineCore, EngineDeadError
 from phase4_scheduler.engine.outputs import RequestOutput
 from phase4_scheduler.engine.request import Request
-from phase4_scheduler.features.kv_events import AllBlocksCleared, KVEvent
+from phase4_scheduler.features.kv_events import AllBlocksCleared, KVEvent, block_names
 from phase4_scheduler.features.recording import EngineStats
-from phase4_scheduler.server.async_engine import AsyncEngine, EngineDeadError
+from phase4_scheduler.server.async_engine import AsyncEngine
 from phase4_scheduler.server.engine_process import (
     Add,
     EngineArgs,
@@ -170,7 +169,7 @@ class ReplicaEngine(AsyncEngine):
 class Asked(NamedTuple):
     """What a router sees of a request: the names of its prompt's blocks."""
 
-    hash_ids: tuple[bytes, ...]
+    hash_ids: Sequence[bytes]
 
 
 class Router(Protocol):
@@ -295,16 +294,9 @@ class RayFleet:
     def _choose(self, request: Request) -> int:
         alive = [engine.is_alive for engine in self.engines]
         loads = [load if lives else DEAD for load, lives in zip(self.loads, alive, strict=True)]
-        chosen = self.router.choose(Asked(self._block_names(request)), loads)
+        names = block_names(request.prompt_token_ids, self.limits.block_size, request.block_table.salt)
+        chosen = self.router.choose(Asked(names), loads)
         return chosen if alive[chosen] else loads.index(min(loads))
-
-    def _block_names(self, request: Request) -> tuple[bytes, ...]:
-        ids, size = request.prompt_token_ids, self.limits.block_size
-        name, names = request.block_table.salt, []
-        for end in range(size, len(ids) + 1, size):
-            name = hash_block(name, ids[end - size : end])
-            names.append(name)
-        return tuple(names)
 
     def _start_again(self, number: int, engine: ReplicaEngine) -> None:
         """Ray has the actor back soon. Until then it gets no requests."""

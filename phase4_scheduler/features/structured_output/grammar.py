@@ -10,7 +10,6 @@ Source: https://github.com/guidance-ai/llguidance, docs/toktrie.md.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
@@ -135,17 +134,15 @@ class LazyCompiler:
 
     def __init__(self, tokenizer: Tokenizer | Path, model: Transformer) -> None:
         self._tokenizer, self._config = tokenizer, model.config
-        self._making = threading.Lock()
-        self._made: GrammarCompiler | None = None
         self._threads: ThreadPoolExecutor | None = None
 
     def __call__(self) -> GrammarCompiler:
-        with self._making:
-            if self._made is None:
-                tokenizer, config = self._tokenizer, self._config
-                tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, Path) else tokenizer
-                self._made = GrammarCompiler(tokenizer, config.vocab_size, config.eos_token_ids)
-        return self._made
+        return self._made.result()
+
+    def _make(self) -> GrammarCompiler:
+        tokenizer, config = self._tokenizer, self._config
+        tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, Path) else tokenizer
+        return GrammarCompiler(tokenizer, config.vocab_size, config.eos_token_ids)
 
     def submit(self, source: str) -> Future[RequestGrammar]:
         """Have a grammar compiled. Raises ValueError: the model has no tokenizer, or no end of text."""
@@ -158,6 +155,7 @@ class LazyCompiler:
             raise ValueError("structured_outputs need an end-of-text token, and this model has none")
         if self._threads is None:
             self._threads = ThreadPoolExecutor(((os.cpu_count() or 1) + 1) // 2, "grammar")
+            self._made = self._threads.submit(self._make)
         return self._threads.submit(lambda: self().start(source))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging.block_table import hash_block
-from phase4_scheduler.features.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
+from phase4_scheduler.features.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, block_names
 from phase4_scheduler.simulator.routers import CacheAware
 from phase4_scheduler.simulator.traffic import TrafficRequest
 
@@ -19,15 +19,9 @@ SETTINGS = {
 }
 
 
-class Asked:
+def asked(ids):
     """A prompt, as a router sees it."""
-
-    def __init__(self, ids, size=4):
-        self.hash_ids = []
-        for end in range(size, len(ids) + 1, size):
-            self.hash_ids.append(
-                hash_block(self.hash_ids[-1] if self.hash_ids else b"", ids[end - size : end])
-            )
+    return TrafficRequest(0.0, len(ids), 2, hash_ids=tuple(block_names(ids, 4)))
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -66,8 +60,8 @@ def test_a_router_knows_what_two_engines_will_find(tiny):
         talk += [rng.randrange(390) for _ in range(4)]
         if len(talk) > 60:
             del talk[9:]
-        chosen = router.choose(Asked(talk), [0, 0])
-        known = router.known_blocks(Asked(talk[:-1]), chosen)  # the last token is always computed
+        chosen = router.choose(asked(talk), [0, 0])
+        known = router.known_blocks(asked(talk[:-1]), chosen)  # the last token is always computed
         output = engines[chosen].generate([list(talk)], SamplingParams(max_tokens=2, temperature=0))[0]
         assert output.metrics.num_cached_tokens == 4 * known
         found += known
