@@ -7,7 +7,7 @@ from typing import Any
 from labkit.lab import Lab
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine, RequestOutput
-from phase4_scheduler.features.recording import record
+from phase4_scheduler.features.recording import Event, record
 
 BLOCK_SIZE, NUM_BLOCKS, PROMPT, USERS = 16, 40, 16, 8
 
@@ -21,13 +21,17 @@ def load_engine(lab: Lab, **settings: Any) -> LLMEngine:
 
 def serve_watched(
     engine: LLMEngine, prompts: list[list[int]], max_tokens: int
-) -> tuple[list[RequestOutput], float, int]:
-    """Outputs of greedy requests; the highest KV usage of any step; how many requests were preempted."""
-    steps: list[dict[str, Any]] = []
+) -> tuple[list[RequestOutput], list[Event]]:
+    """Outputs of greedy requests, and the events of the steps that wrote them."""
+    steps: list[Event] = []
     record(engine, steps.append)
     outputs = engine.generate(prompts, SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True))
     record(engine, None)
-    return outputs, max(step["usage"] for step in steps), sum(len(step["preempted"]) for step in steps)
+    return outputs, steps
+
+
+def num_preempted(steps: list[Event]) -> int:
+    return sum(len(step["preempted"]) for step in steps)
 
 
 def full_cache(lab: Lab) -> None:
@@ -41,20 +45,21 @@ def full_cache(lab: Lab) -> None:
     small = load_engine(lab, max_num_seqs=USERS, num_blocks=NUM_BLOCKS + 1, enable_prefix_caching=False)
     pool = small.core.runner.kv_cache.storage.data
     held = (pool.data_ptr(), pool.nbytes)
-    _, usage, preempted = serve_watched(small, prompts, exact)
+    _, steps = serve_watched(small, prompts, exact)
+    usage = max(step["usage"] for step in steps)
     lab.predict(
         claim="kv-090-evicts",
         question=f"requests preempted while all {USERS} fit, usage of the cache rising to {usage:.0%}",
         predicted=0,
-        measured=preempted,
+        measured=num_preempted(steps),
         source_says="evicts from 0.9 on",
         note="""No threshold exists. A request is preempted when a block is needed and none is free, whatever the
             gauge said before.""",
     )
     longer = exact + 4 * BLOCK_SIZE
-    outputs, usage, preempted = serve_watched(small, prompts, longer)
+    outputs, steps = serve_watched(small, prompts, longer)
     wide = load_engine(lab, max_num_seqs=USERS, enable_prefix_caching=False)
-    free_of_want, _, none = serve_watched(wide, prompts, longer)
+    free_of_want, roomy_steps = serve_watched(wide, prompts, longer)
     same = [out.token_ids for out in outputs] == [out.token_ids for out in free_of_want]
     lab.predict(
         claim="oom-kv",
@@ -62,7 +67,7 @@ def full_cache(lab: Lab) -> None:
         predicted=0,
         measured=sum(out.finish_reason != "length" for out in outputs),
         source_says="out of memory",
-        note=f"""{preempted} preemptions instead ({none} with blocks for all): a preempted request gives its blocks
+        note=f"""{num_preempted(steps)} preemptions instead ({num_preempted(roomy_steps)} with blocks for all): a preempted request gives its blocks
             back, waits, and is computed again. It costs time. Memory runs out elsewhere, if at all: in activations, or in
             another program.""",
     )
@@ -90,10 +95,11 @@ def without_batching(lab: Lab) -> None:
     engines = {num_seqs: load_engine(lab, max_num_seqs=num_seqs) for num_seqs in (1, users)}
     params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
     prompts = [[100 + 20 * user + i for i in range(8)] for user in range(users)]
-    step = {
-        num_seqs: statistics.median(step_seconds(engine, prompts[:num_seqs]))
-        for num_seqs, engine in engines.items()
-    }
+    step = {}
+    for num_seqs, engine in engines.items():
+        _, steps = serve_watched(engine, prompts[:num_seqs], 12)
+        # After the prompts, and after the first decode step, which warms up.
+        step[num_seqs] = statistics.median(event["seconds"] for event in steps[2:])
     seconds = {}
     for num_seqs in lab.progress(engines, "one at a time, and together"):
         began = time.perf_counter()
@@ -113,13 +119,3 @@ def without_batching(lab: Lab) -> None:
             Ollama runs on, has batched continuously since 2023; the article's factor has other causes.""",
     )
     lab.record(step_seconds=step, seconds=seconds)
-
-
-def step_seconds(engine: LLMEngine, prompts: list[list[int]], steps: int = 12) -> list[float]:
-    """Seconds of single decode steps."""
-    events: list[dict[str, Any]] = []
-    record(engine, events.append)
-    engine.generate(prompts, SamplingParams(temperature=0, max_tokens=steps, ignore_eos=True))
-    record(engine, None)
-    # After the prompts, and after the first, which warms up.
-    return [event["seconds"] for event in events[2:]]
