@@ -45,13 +45,8 @@ class Answer:
         return self.times[0] - self.sent
 
 
-async def complete(
-    address: str,
-    body: dict[str, Any],
-    path: str = "/v1/completions",
-    cut_after: int | None = None,
-) -> Answer:
-    """One streamed answer.
+async def complete(address: str, body: dict[str, Any], cut_after: int | None = None) -> Answer:
+    """One streamed answer of /v1/completions.
 
     Args:
         address: of the server, as "http://127.0.0.1:8000". body: the request; streaming and usage are added.
@@ -61,7 +56,7 @@ async def complete(
     asked = {"stream": True, "stream_options": {"include_usage": True}} | body
     raw = json.dumps(asked).encode()
     # HTTP/1.0: the answer ends with the connection, so its lines can be read as they come.
-    head = f"POST {path} HTTP/1.0\r\nHost: {url.netloc}\r\nContent-Type: application/json\r\n"
+    head = f"POST /v1/completions HTTP/1.0\r\nHost: {url.netloc}\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(raw)}\r\n"
     answer = Answer(time.perf_counter())
     try:
@@ -93,22 +88,23 @@ async def complete(
 
 
 def take(answer: Answer, chunk: dict[str, Any]) -> None:
-    """Add a chunk of the stream, of either endpoint."""
+    """Add a chunk of the stream."""
     if "error" in chunk:
         answer.error = chunk["error"]["message"]
         return
     answer.usage = chunk.get("usage") or answer.usage
     for choice in chunk["choices"]:
-        piece = choice.get("text") or choice.get("delta", {}).get("content")
-        if piece:
+        if piece := choice["text"]:
             answer.text += piece
             answer.times.append(time.perf_counter())
         answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
 
 
-async def send_all(address: str, bodies: Iterable[dict[str, Any]], **options: Any) -> list[Answer]:
-    """Answers to many requests that are sent at once, in the order of the requests. options: of `complete`."""
-    return await asyncio.gather(*(complete(address, body, **options) for body in bodies))
+async def send_all(
+    address: str, bodies: Iterable[dict[str, Any]], cut_after: int | None = None
+) -> list[Answer]:
+    """Answers to many requests that are sent at once, in the order of the requests. cut_after: as for `complete`."""
+    return await asyncio.gather(*(complete(address, body, cut_after) for body in bodies))
 
 
 @dataclass

@@ -4,28 +4,12 @@ import pytest
 
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
-from phase2_attention_kvcache.model import SamplingParams, Transformer, generate_cached
-from phase2_attention_kvcache.quantization.quantized_linear import quantize_model, weight_bytes_of
+from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.assembly.build import default_num_blocks
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase4_scheduler.features.quantized import QuantizedKVCache
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
-
-
-@pytest.mark.parametrize("method", ["int8", "int4", "fp8", "q4_0"])
-def test_the_engine_writes_what_the_quantised_model_writes_alone(tiny, make_prompts, method, assert_empty):
-    # Plain operators: the compiled products round activations as well, and are held against these elsewhere.
-    engine = tiny.engine(
-        model=quantize_model(Transformer.from_pretrained(tiny.folder), method), max_num_seqs=3
-    )
-    prompts = make_prompts(6, 400)
-    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
-    answers = [o.token_ids for o in engine.generate(prompts, params)]
-    alone = quantize_model(Transformer.from_pretrained(tiny.folder), method)
-    assert answers == [generate_cached(alone, p, 12).token_ids for p in prompts]
-    assert weight_bytes_of(engine.model) < 0.55 * weight_bytes_of(tiny.model)
-    assert_empty(engine)
 
 
 def test_a_gguf_file_serves_text(tmp_path):
