@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
@@ -126,7 +126,6 @@ class ReplicaEngine(AsyncEngine):
     """An `AsyncEngine` whose engine is an actor.
 
     Args:
-        before: of the same actor, before it was started again: its metrics and the numbers of its requests go on.
         first: of the first replica, whose metrics page shows these as well.
         observe: is told what happens to the replica's cache: of a router that wants to know.
     """
@@ -138,17 +137,12 @@ class ReplicaEngine(AsyncEngine):
         actor: Any,
         number: int,
         *args: Any,
-        before: "ReplicaEngine | None" = None,
         first: "ReplicaEngine | None" = None,
         observe: Callable[[int, Sequence[KVEvent]], None] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
-        self._observe = observe
-        self.actor, self.number, self._before, self._first = actor, number, before, first
-        self.being_replaced = False
-        if before is not None:
-            self._num_ids, self.num_generation_tokens = before._num_ids, before.num_generation_tokens
+        self.actor, self.number, self._first, self._observe = actor, number, first, observe
 
     def _take(self, message: StepMessage) -> None:
         if self._observe is not None:
@@ -160,21 +154,26 @@ class ReplicaEngine(AsyncEngine):
         return link, link
 
     def make_metrics(self, limits: EngineLimits) -> Metrics:
-        if self._before is not None:
-            self._before.metrics.restarted()
-            return self._before.metrics
-        return Metrics(self.model_name, limits, self.number, self._first and self._first.metrics)
+        if self.metrics is None:
+            return Metrics(self.model_name, limits, self.number, self._first and self._first.metrics)
+        self.metrics.restarted()
+        return self.metrics
+
+    async def restart(self) -> None:
+        """Wait until Ray has the actor back: an engine without requests, and with an empty cache."""
+        if self._observe is not None:
+            self._observe(self.number, [AllBlocksCleared()])
+        self._commands = []  # what was not sent was meant for the engine that ended
+        self.last_step = StepMessage()
+        await self.start()
+        self.dead = None
+        logging.getLogger(__name__).warning("replica %d is back", self.number)
 
 
 class Asked(NamedTuple):
     """What a router sees of a request: the names of its prompt's blocks."""
 
     hash_ids: Sequence[bytes]
-
-
-class Router(Protocol):
-    def choose(self, request: Any, loads: Sequence[int]) -> int:
-        """The replica for a request, by the answers that each has under way."""
 
 
 def check_address(address: str) -> None:
@@ -192,10 +191,11 @@ class RayFleet:
     """Replicas with the face of one `AsyncEngine`. Its limits and its tokenizer are the first one's.
 
     Args:
+        router: its method `choose(asked, loads)` gives a replica, by the answers that each has under way (simulator/routers.py).
         args, options: of each `AsyncEngine`. `max_num_queued_reqs` counts by replica.
     """
 
-    def __init__(self, num_replicas: int, router: Router, *args: Any, **options: Any) -> None:
+    def __init__(self, num_replicas: int, router: Any, *args: Any, **options: Any) -> None:
         if options.get("kv_events_config"):
             raise LabError(
                 "KV events of several replicas would leave from one endpoint: leave out --kv-events-config or --replicas"
@@ -208,7 +208,7 @@ class RayFleet:
         self.front = AsyncEngine(*args, **options)  # never started: it checks and tokenises
         self.engines: list[ReplicaEngine] = []
         self.loads = [0] * num_replicas
-        self._starting: set[asyncio.Task] = set()
+        self._starting: dict[int, asyncio.Task] = {}  # by replica
 
     def __getattr__(self, name: str) -> Any:
         """What is the same for all replicas: tokenizer, limits, accept, encode, ..."""
@@ -241,7 +241,7 @@ class RayFleet:
         self.front.limits, self.front.metrics = self.engines[0].limits, self.engines[0].metrics
 
     def stop(self) -> None:
-        for task in self._starting:
+        for task in self._starting.values():
             task.cancel()
         for engine in self.engines:
             engine.stop()
@@ -285,7 +285,7 @@ class RayFleet:
                         yield output
                 return
             except EngineDeadError:
-                self._start_again(number, engine)
+                self._start_again(engine)
                 if begun or not self.is_alive:
                     raise
             finally:
@@ -298,21 +298,9 @@ class RayFleet:
         chosen = self.router.choose(Asked(names), loads)
         return chosen if alive[chosen] else loads.index(min(loads))
 
-    def _start_again(self, number: int, engine: ReplicaEngine) -> None:
+    def _start_again(self, engine: ReplicaEngine) -> None:
         """Ray has the actor back soon. Until then it gets no requests."""
-        if self.engines[number] is not engine or engine.being_replaced:
-            return
-        engine.being_replaced = True
-        args, options = self._make
-        new = ReplicaEngine(engine.actor, number, *args, before=engine, **self._of_replicas, **options)
-        if (observe := self._of_replicas["observe"]) is not None:
-            observe(number, [AllBlocksCleared()])
-
-        async def replace() -> None:
-            await new.start()
-            self.engines[number] = new
-            logging.getLogger(__name__).warning("replica %d is back", number)
-
-        task = asyncio.create_task(replace())
-        self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
+        number = engine.number
+        if not engine.is_alive and number not in self._starting:
+            self._starting[number] = task = asyncio.create_task(engine.restart())
+            task.add_done_callback(lambda _: self._starting.pop(number, None))
