@@ -30,16 +30,10 @@ class KVTransferCore(EngineCore):
         output = super().hand_out(s, result, token_ids)
         if s.request.finished:
             output.extras["kv_transfer_params"] = s.request.extras.get("kv_transfer_params")
-        self.scheduler.num_external.pop(s.request, None)
         return output
 
-    def finish(self, request_id: str, reason: str) -> None:
-        request = self.requests.get(request_id)
-        super().finish(request_id, reason)
-        self.scheduler.num_external.pop(request, None)
-
     def num_external_tokens(self, request: Request) -> int:
-        return self.scheduler.num_external.get(request, 0)
+        return request.extras.get("num_external_tokens", 0)
 
 
 class KVTransfer(Feature):

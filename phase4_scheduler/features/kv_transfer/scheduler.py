@@ -43,7 +43,6 @@ class KVTransferScheduler(Scheduler):
         self.failed: set[str] = set()
         self.incomplete: set[Request] = set()
         self.held: dict[str, Request] = {}
-        self.num_external: dict[Request, int] = {}  # loaded tokens of requests that were not admitted before
         self.metadata: Any = None
 
     @property
@@ -87,13 +86,13 @@ class KVTransferScheduler(Scheduler):
                     external, is_async = self.connector.get_num_new_matched_tokens(request, computed)
                 if external is not None and not is_async:
                     self._start, self._external = (computed + external, prefix), external
-                    self.num_external[request] = external
+                    request.extras["num_external_tokens"] = external
                     yield request
                     continue
                 if is_async:
                     if not self.start_loading(request, prefix, external):
                         return
-                    self.num_external[request] = external
+                    request.extras["num_external_tokens"] = external
             queue.remove(request)
             self._passed_over.append(request)
 

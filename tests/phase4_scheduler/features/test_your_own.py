@@ -76,3 +76,18 @@ def test_a_scheduler_of_ones_own_without_the_hooks_of_a_feature_is_refused(tiny)
     scheduler = Scheduler(SchedulerConfig(), BlockManager(20))
     with pytest.raises(ValueError, match="needs a scheduler that is a SpeculativeScheduler"):
         LLMEngine(tiny.model, None, EngineConfig(), scheduler=scheduler, **NGRAM)
+
+
+class Remote(KVConnector):
+    """Another engine has all tokens but the last."""
+
+    def get_num_new_matched_tokens(self, request, num_computed_tokens):
+        return max(0, request.num_tokens - 1 - num_computed_tokens), False
+
+
+def test_what_a_connector_brings_is_no_prefix_hit(tiny):
+    engine = tiny.engine(kv_connector=Remote(), num_blocks=20, block_size=4)
+    engine.core.runner.kv_cache.storage.data.zero_()  # it brings nothing but zeros
+    for _ in range(2):  # the second time, two blocks are in the own cache
+        engine.generate([[5] * 10], GREEDY)
+    assert (engine.core.stats.prefix_queries, engine.core.stats.prefix_hits) == (20, 8)

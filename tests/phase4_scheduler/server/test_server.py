@@ -1,5 +1,6 @@
 """What clients and the system may do to a server: go away, send nonsense, end the engine, ask it to stop."""
 
+import asyncio
 import http.client
 import json
 import signal
@@ -16,8 +17,9 @@ import openai
 import psutil
 import pytest
 
+from labkit.errors import LabError
 from labkit.paths import ROOT
-from phase4_scheduler.server.client import RunningServer, running_server
+from phase4_scheduler.server.client import RunningServer, running_server, send_all
 
 pytestmark = pytest.mark.proof
 ENDLESS = {"prompt": "Once upon a time", "max_tokens": 900, "ignore_eos": True, "stream": True}
@@ -157,3 +159,26 @@ def test_a_port_in_use_and_a_model_that_is_none_are_one_line(server):
         command = [sys.executable, "phase4_scheduler/serve.py", *options]
         ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
         assert ended.returncode == 2 and message in ended.stderr and len(ended.stderr.splitlines()) <= 2
+
+
+# ---------------------------------------------------------------------- the course's own client
+
+
+def test_answers_come_in_the_order_of_the_requests():
+    bodies = [{"prompt": "Once upon a time", "max_tokens": n, "ignore_eos": True} for n in (3, 9, 6)]
+    with running_server() as server:
+        answers = asyncio.run(send_all(server.address, [*bodies, {"prompt": "x", "max_tokens": 0}]))
+        cut = asyncio.run(send_all(server.address, bodies[1:2], cut_after=2))
+        assert server.call("/health")[0] == 200
+        process = server.process
+    assert [a.usage["completion_tokens"] for a in answers[:3]] == [3, 9, 6]
+    assert all(a.status == 200 and a.error is None and a.sent < a.times[0] <= a.ended for a in answers[:3])
+    assert answers[3].status == 400 and "max_tokens" in answers[3].error
+    assert len(cut[0].times) == 2
+    assert process.poll() is not None, "the server outlived its block"
+    assert asyncio.run(send_all(server.address, bodies[:1]))[0].error.startswith("no connection")
+
+
+def test_a_server_that_does_not_start_is_told():
+    with pytest.raises(LabError, match="did not start"), running_server("--max-num-seqs", "0"):
+        pass
