@@ -21,22 +21,13 @@ from phase4_scheduler.engine.scheduler import Scheduled
 
 ROWS_AT_ONCE = 256  # logits of a whole prompt would take a gigabyte with a large vocabulary
 
-Reports = list[dict[int, float] | None]
-
 
 class PromptLogprobsRunner(ModelRunner):
-    """
-    Attributes:
-        prompt_logprobs: by request, as far as its prompt is computed.
-    """
-
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self.prompt_logprobs: dict[Request, Reports] = {}
+    """Computes them. `request.extras["prompt_logprobs"]` holds them as far as the prompt is computed."""
 
     def sample(self, scheduled: Sequence[Scheduled], batch: StepBatch, hidden: Tensor) -> list[Sampled]:
         for s, first in zip(scheduled, batch.first_rows, strict=True):
-            if s.request in self.prompt_logprobs:
+            if "prompt_logprobs" in s.request.extras:
                 self._note(s, first, hidden)
         return super().sample(scheduled, batch, hidden)
 
@@ -50,27 +41,21 @@ class PromptLogprobsRunner(ModelRunner):
             logits = self.logits(hidden, range(first + start, first + start + count))
             at = s.num_computed + 1 + start  # where in the prompt the predicted tokens stand
             reports = report_logprobs(logits, [wanted] * count, prompt[at : at + count])
-            self.prompt_logprobs[s.request][at : at + count] = reports
+            s.request.extras["prompt_logprobs"][at : at + count] = reports
 
 
 class PromptLogprobsCore(EngineCore):
     def add(self, request: Request) -> None:
         if request.params.prompt_logprobs is not None:
             request.skip_reading_prefix_cache = True
-        with self.deciding:
-            super().add(request)
-            if request.skip_reading_prefix_cache:
-                self.runner.prompt_logprobs[request] = [None] * request.num_prompt_tokens
+            request.extras["prompt_logprobs"] = [None] * request.num_prompt_tokens
+        super().add(request)
 
     def hand_out(self, s: Scheduled, result: Sampled, token_ids: list[int]) -> EngineCoreOutput:
         output = super().hand_out(s, result, token_ids)
         if len(s.request.output_token_ids) == len(token_ids):  # its first
-            output.extras["prompt_logprobs"] = self.runner.prompt_logprobs.pop(s.request, None)
+            output.extras["prompt_logprobs"] = s.request.extras.pop("prompt_logprobs", None)
         return output
-
-    def finish(self, request_id: str, reason: str) -> None:
-        self.runner.prompt_logprobs.pop(self.requests.get(request_id), None)
-        super().finish(request_id, reason)
 
 
 class PromptLogprobs(Feature):

@@ -120,10 +120,8 @@ def assert_empty():
         assert not engine.core.scheduler.has_requests
         assert not engine.core.requests and not engine.output_processor.parents
         assert not engine.output_processor.states
-        assert not getattr(engine.core.runner, "prompt_logprobs", None)
         assert not getattr(engine.core.scheduler, "drafts", None)
         assert not getattr(engine.core.scheduler, "num_placeholders", None)
-        assert not getattr(engine.core, "grammars", None)
         assert manager.num_free_blocks == manager.num_blocks - 1
         assert all(block.ref_count == 0 for block in manager.allocator.blocks[1:])
         assert not getattr(manager, "swapped", None)

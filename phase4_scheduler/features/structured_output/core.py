@@ -13,26 +13,29 @@ from torch import Tensor
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase4_scheduler.assembly import Feature
 from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.core import EngineCore, EngineCoreOutput
+from phase4_scheduler.engine.core import EngineCore
 from phase4_scheduler.engine.model_runner import ModelRunner, Sampled, StepBatch
 from phase4_scheduler.engine.request import Request, RequestStatus
 from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerOutput
 from phase4_scheduler.features.structured_output.grammar import LazyCompiler, RequestGrammar
 
-Grammars = dict[Request, "Future[RequestGrammar]"]
 LONGEST_PAUSE = 0.05  # seconds in which an engine that waits for a grammar alone hears no command
+
+
+def grammar_of(request: Request) -> Future[RequestGrammar] | None:
+    """Its grammar, once that is compiled; None: it has none."""
+    return request.extras.get("grammar")
 
 
 class StructuredScheduler(Scheduler):
     """A request joins the queue when its grammar is compiled.
 
     Attributes:
-        grammars: of requests that have one. compiling: requests that wait for it.
+        compiling: requests that wait for it.
     """
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        self.grammars: Grammars = {}
         self.compiling: dict[Request, Future] = {}
 
     @property
@@ -44,7 +47,7 @@ class StructuredScheduler(Scheduler):
         return super().waits_for_others or bool(self.compiling)
 
     def add(self, request: Request) -> None:
-        grammar = self.grammars.get(request)
+        grammar = grammar_of(request)
         if grammar is None or grammar.done():
             super().add(request)
             return
@@ -69,12 +72,11 @@ class StructuredRunner(ModelRunner):
     """Masks the logits from which a token of such a request is sampled.
 
     Attributes:
-        grammars, compiler: the core's. A grammar that failed raises here, which ends its request alone.
+        compiler: the core's. A grammar that failed raises here, which ends its request alone.
     """
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        self.grammars: Grammars = {}
         self._masked: list[int] = []  # rows of the step, and what is banned in each
         self._banned = torch.empty(0)
 
@@ -82,7 +84,7 @@ class StructuredRunner(ModelRunner):
         asked, rows = [], []
         for s, first in zip(scheduled, batch.first_rows, strict=True):
             request = s.request
-            if s.samples and (future := self.grammars.get(request)):
+            if s.samples and (future := grammar_of(request)):
                 grammar = future.result()
                 grammar.read(request.output_token_ids)
                 certain = len(request.token_ids) - s.num_computed  # the tokens behind them are drafts
@@ -113,37 +115,22 @@ class StructuredRunner(ModelRunner):
 
 
 class StructuredCore(EngineCore):
-    """Has the grammar of a new request compiled, and drops it with the request."""
+    """Has the grammar of a new request compiled."""
 
     def __init__(self, *args, compiler: LazyCompiler, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        self.grammars: Grammars = {}
         self.compiler = self.runner.compiler = compiler
-        self.scheduler.grammars = self.runner.grammars = self.grammars
 
     def add(self, request: Request) -> None:
         wanted = getattr(request.params, "structured_outputs", None)
         if wanted is not None:
-            self.grammars[request] = self.compiler.submit(wanted.source)
-        try:
-            super().add(request)
-        except ValueError:
-            self.grammars.pop(request, None)
-            raise
-
-    def hand_out(self, s: Scheduled, result: Sampled, token_ids: list[int]) -> EngineCoreOutput:
-        if s.request.finished:
-            self.grammars.pop(s.request, None)
-        return super().hand_out(s, result, token_ids)
-
-    def finish(self, request_id: str, reason: str) -> None:
-        self.grammars.pop(self.requests.get(request_id), None)
-        super().finish(request_id, reason)
+            request.extras["grammar"] = self.compiler.submit(wanted.source)
+        super().add(request)
 
     def useful_drafts(self, request: Request, sampled: Sequence[int], drafts: Any) -> Any:
         """With speculation: the drafts before the first that the grammar refuses."""
         drafts = super().useful_drafts(request, sampled, drafts)
-        if (future := self.grammars.get(request)) is None or not drafts.token_ids:
+        if (future := grammar_of(request)) is None or not drafts.token_ids:
             return drafts
         grammar = future.result()
         grammar.read(request.output_token_ids)
