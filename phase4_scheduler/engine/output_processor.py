@@ -137,13 +137,14 @@ class OutputProcessor:
         for state in parent.states:
             self.states[state.request_id] = state
 
-    def drop(self, request_id: str) -> None:
-        """Forget a request that has ended."""
+    def drop(self, request_id: str) -> ParentRequest | None:
+        """Forget a request that has ended. Returns it, unless it is forgotten already."""
         parent = self.parents.pop(request_id, None)
         for state in parent.states if parent else ():
             # The id of an answer that has ended may be used again.
             if self.states.get(state.request_id) is state:
                 del self.states[state.request_id]
+        return parent
 
     def process(self, new: EngineCoreOutput, now: float) -> ProcessedOutput | None:
         """What a step brought for an answer, as its user gets it. None: the answer has ended meanwhile."""

@@ -46,14 +46,15 @@ class QueueFullError(RuntimeError):
 
 
 class Stream:
-    """Outputs of one request on their way to its reader. A slow reader finds all that came meanwhile in one piece."""
+    """Outputs of one request on their way to its reader: the request's `on_output`. A slow reader finds all that came meanwhile
+    in one piece."""
 
     def __init__(self) -> None:
         self._pending: RequestOutput | None = None
         self._error: BaseException | None = None
         self._new = asyncio.Event()
 
-    def put(self, output: RequestOutput) -> None:
+    def __call__(self, output: RequestOutput) -> None:
         if self._pending is None:
             self._pending = output
         else:
@@ -123,7 +124,6 @@ class AsyncEngine:
         self.process: Any = None
         self._num_ids = 0
         self._long_text = asyncio.Semaphore(1)  # long texts wait for each other
-        self._streams: dict[str, Stream] = {}
         self._commands: list[Add | Finish] = []
         self._sender = ThreadPoolExecutor(1, "engine commands")  # one thread, so they keep their order
         self._sends = False  # `_send` comes next: what gathers until then is one message
@@ -206,18 +206,16 @@ class AsyncEngine:
         for part in processed.output.outputs:
             self.metrics.grew(processed.parent, part, now)
             self.num_generation_tokens += len(part.token_ids)
-        request_id = processed.parent.request_id
-        self._streams[request_id].put(processed.output)
+        processed.parent.on_output(processed.output)
         if processed.output.finished:
-            self._drop(request_id)
+            self.output_processor.drop(processed.parent.request_id)
 
     def _die(self) -> None:
         if self.dead is None:
             self.dead = EngineDeadError(self.OBITUARY)
             logging.getLogger(__name__).error("%s (exit code %s)", self.dead, self.process.exitcode)
-        for stream in self._streams.values():
-            stream.fail(self.dead)
-        self._streams.clear()
+        for parent in self.output_processor.parents.values():
+            parent.on_output.fail(self.dead)
         self.end_watches()
         self.output_processor = OutputProcessor()
 
@@ -239,17 +237,12 @@ class AsyncEngine:
         """End the streams of all `watch` calls: a server that shuts down would wait for them."""
         self._tell_watchers([None])
 
-    def _drop(self, request_id: str) -> Stream | None:
-        self.output_processor.drop(request_id)
-        return self._streams.pop(request_id, None)
-
     def _fail(self, answer_id: str, message: str) -> None:
         """End a request of which one answer, by the core's id, cannot go on."""
         state = self.output_processor.states.get(answer_id)
         if state is not None:
             self._commands += [Finish(s.request_id, "error") for s in state.parent.states if not s.finished]
-            if stream := self._drop(state.parent.request_id):
-                stream.fail(RuntimeError(message))
+            self.output_processor.drop(state.parent.request_id).on_output.fail(RuntimeError(message))
 
     def _send_soon(self) -> None:
         """Send what has gathered when the event loop has heard all that is there: a request takes part in the next step."""
@@ -311,8 +304,8 @@ class AsyncEngine:
             if unfinished + params.n > limit:
                 self.metrics.rejected()
                 raise QueueFullError(f"{unfinished} answers are under way, {limit} may be: try again later")
-        stream = self._streams[request_id] = Stream()
-        parent = ParentRequest(request, None, self.tokenizer)
+        stream = Stream()
+        parent = ParentRequest(request, None, self.tokenizer, stream)
         self.output_processor.add(parent)
         self._commands += [
             Add(r.request_id, r.prompt_token_ids, r.params, r.arrival_time, r.priority)
@@ -326,7 +319,7 @@ class AsyncEngine:
                 finished = output.finished
                 yield output
         finally:
-            if self._drop(request_id) is not None:  # its reader is gone
+            if self.output_processor.drop(request_id) is not None:  # its reader is gone
                 self._commands += [Finish(s.request_id, "abort") for s in parent.states if not s.finished]
                 self._send_soon()
 
