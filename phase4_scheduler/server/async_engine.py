@@ -198,7 +198,7 @@ class AsyncEngine:
         self.metrics.step(message)
 
     def _hand_out(self, new: EngineCoreOutput, ended: float, now: float) -> None:
-        """An output of the core to its stream, if anybody still reads it. Its step ended at `ended`."""
+        """An output of the core to its stream, if its client still reads it. Its step ended at `ended`."""
         processed = self.output_processor.process(new, ended)
         if processed is None:
             return

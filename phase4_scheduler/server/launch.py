@@ -146,7 +146,7 @@ def run_server(
     async def serve() -> None:
         try:
             await server.engine.start()
-            # Python looks for garbage now and then, and everybody waits: 0.2 s, with torch loaded. What is there now
+            # Python looks for garbage now and then, and all clients wait: 0.2 s, with torch loaded. What is there now
             # stays for ever, so it need not look there.
             gc.collect()
             gc.freeze()

@@ -166,7 +166,7 @@ def test_abort_from_inside_on_output(tiny):
     drain(engine)
     assert [t for o in seen["a"] for t in o.token_ids] == wanted[0][:3]
     assert seen["a"][-1].finish_reason == seen["b"][-1].finish_reason == "abort"
-    # The second request had its third token in that very step; nobody shows it to the new one of its name.
+    # The second request had its third token in that very step; the new one of its name must not see it.
     assert [t for o in seen["b"] for t in o.token_ids] == wanted[1][:2]
     assert [t for o in seen["c"] for t in o.token_ids] == wanted[2][:2]
 

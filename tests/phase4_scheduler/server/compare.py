@@ -10,7 +10,7 @@ ACCIDENTS = {
     "chat: content part without a type": "the same",
     "chat: content part of an unknown type": "the same",
     "chat: content part without text": "the same",
-}  # vLLM refuses these, but its words show that nobody planned how: only the status has to agree
+}  # vLLM refuses these, but its words are accidents: only the status has to agree
 
 
 def differences(asked, theirs, ours):

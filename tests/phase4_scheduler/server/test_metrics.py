@@ -125,7 +125,7 @@ def test_a_client_waits_by_the_api_processs_clock_and_the_engine_by_its_own(metr
 
 
 def run(core, requests, stored=None):
-    """All messages, until nobody is left. requests: prompts with their params."""
+    """All messages, until no request is left. requests: prompts with their params."""
     commands = [Add(str(i), prompt, params, 0.0, 0) for i, (prompt, params) in enumerate(requests)]
     messages = [turn(core, commands, stored)]
     while core.scheduler.has_requests:

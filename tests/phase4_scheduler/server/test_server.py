@@ -118,7 +118,7 @@ def test_an_engine_that_ends_ends_all_streams_with_an_error():
 
 @pytest.mark.parametrize("timeout", [0, 600])
 def test_a_server_that_is_told_to_stop(timeout):
-    """It drops what is under way, or lets it end first. For somebody who watches its steps it does not wait."""
+    """It drops what is under way, or lets it end first. It does not wait for a client that watches its steps."""
     with running("--shutdown-timeout", str(timeout), "--enable-step-events") as server:
         watching = urllib.request.urlopen(f"{server.address}/events")
         assert watching.readline() == b"event: engine\n"
