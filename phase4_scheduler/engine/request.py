@@ -76,7 +76,7 @@ class Request:
         self.first_scheduled_time: float | None = None
         self.num_cached_tokens = 0  # tokens that a prefix hit saved when it was first admitted
         self.num_preemptions = 0
-        self.extras: dict[str, Any] = {}  # what extensions of the engine are told about it, by name
+        self.extras: dict[str, Any] = {}  # by name: what extensions are told about it, and keep for it
         self.skip_reading_prefix_cache = False  # every token is to be computed, cached or not
 
     @property

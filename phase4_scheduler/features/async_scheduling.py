@@ -57,48 +57,41 @@ class ScheduledAhead(Scheduled):
 
 
 class AsyncScheduler(Scheduler):
-    """
-    Attributes:
-        num_placeholders: by request, its tokens that are being sampled.
-    """
-
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self.num_placeholders: dict[Request, int] = {}
+    """A request's `extras["num_placeholders"]` counts its tokens that are being sampled."""
 
     def schedule(self) -> SchedulerOutput:
         output = super().schedule()
         for s in output.scheduled:
             if s.samples:
-                self.num_placeholders[s.request] = self.num_placeholders.get(s.request, 0) + 1
+                s.request.extras["num_placeholders"] = num_placeholders(s.request) + 1
         return output
 
     def tokens_to_compute(self, request: Request, computed: int) -> int:
         n = super().tokens_to_compute(request, computed)
-        if ahead := self.num_placeholders.get(request, 0):
+        if ahead := num_placeholders(request):
             is_last = len(request.output_token_ids) + ahead == request.max_tokens
             n = 0 if is_last or request.num_tokens + ahead >= self.max_model_len else n + ahead
         return n
 
     def add_to_step(self, output: SchedulerOutput, request: Request, n: int, computed: int) -> None:
-        length = request.num_tokens + self.num_placeholders.get(request, 0)
+        length = request.num_tokens + num_placeholders(request)
         output.scheduled.append(ScheduledAhead(request, n, computed, length))
         output.budget -= n
 
     def accept(self, s: Scheduled, tokens: Sequence[int]) -> Sequence[int]:
         request = s.request
         if request.status is RequestStatus.RUNNING:  # not preempted meanwhile
-            self.num_placeholders[request] -= 1
+            request.extras["num_placeholders"] -= 1
             self.block_manager.cache_blocks(request.block_table, request.token_ids, request.num_tokens)
         return super().accept(s, tokens)
 
     def preempt(self, victim: Request) -> None:
-        self.num_placeholders.pop(victim, None)
+        victim.extras["num_placeholders"] = 0
         super().preempt(victim)
 
-    def release(self, request: Request) -> None:
-        self.num_placeholders.pop(request, None)
-        super().release(request)
+
+def num_placeholders(request: Request) -> int:
+    return request.extras.get("num_placeholders", 0)
 
 
 class AsyncRunner(ModelRunner):

@@ -139,7 +139,7 @@ class DecodeConnector(KVConnector):
         p = request.extras["kv_transfer_params"]
         transfer = p["remote_engine"], p["remote_request_id"]
         self._to_load.append(Load(request.request_id, *transfer, pairs, p["lease_until"]))
-        request.extras.clear()  # once only: after a preemption it computes by itself
+        del request.extras["kv_transfer_params"]  # once only: after a preemption it computes by itself
 
     def build_connector_meta(self, output: SchedulerOutput) -> list[Load]:
         loads, self._to_load = self._to_load, []

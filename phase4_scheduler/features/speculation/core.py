@@ -91,7 +91,7 @@ class SpeculativeCore(EngineCore):
             for s, result, drafts in zip(output.scheduled, results, found, strict=True):
                 drafts = self.useful_drafts(s.request, result.token_ids, drafts)
                 if drafts.token_ids and not s.request.finished:
-                    self.scheduler.drafts[s.request] = drafts
+                    s.request.extras["drafts"] = drafts
         return results
 
     def useful_drafts(self, request: Request, sampled: Sequence[int], drafts: Drafts) -> Drafts:

@@ -49,20 +49,17 @@ class Speculated(Scheduled):
 
 
 class SpeculativeScheduler(Scheduler):
-    """
+    """A request's `extras["drafts"]` are those that its next step will verify, `extras["in_prompt"]` says whether its last step
+    computed a part of its tokens only.
+
     Args:
         speculative_config: how many tokens are drafted, and by what.
-
-    Attributes:
-        drafts: by request, those that its next step will verify.
     """
 
     def __init__(self, *args, speculative_config: SpeculativeConfig, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self.num_speculative_tokens = speculative_config.num_speculative_tokens
         self.slots = speculative_config.num_draft_slots
-        self.drafts: dict[Request, Drafts] = {}
-        self._in_prompt: set[Request] = set()  # the last step computed a part of their tokens only
         if self.config.max_model_len is None:
             self.max_model_len -= self.slots  # a draft model stores the last token, too
         needed = 1 + self.num_speculative_tokens + self.slots
@@ -87,12 +84,12 @@ class SpeculativeScheduler(Scheduler):
     def schedule(self) -> SchedulerOutput:
         output = super().schedule()
         for s in output.scheduled:
-            (self._in_prompt.discard if s.samples else self._in_prompt.add)(s.request)
+            s.request.extras["in_prompt"] = not s.samples
         return output
 
     def admit_waiting(self, output: SchedulerOutput) -> None:
         self._beside_others = bool(output.scheduled)
-        self._pads = not any(s.request in self._in_prompt for s in output.scheduled)
+        self._pads = not any(s.request.extras.get("in_prompt") for s in output.scheduled)
         super().admit_waiting(output)
 
     def room(self, output: SchedulerOutput) -> int:
@@ -100,7 +97,7 @@ class SpeculativeScheduler(Scheduler):
 
     def tokens_to_compute(self, request: Request, computed: int) -> int:
         if request.status is RequestStatus.RUNNING:
-            drafts = self.drafts.get(request)
+            drafts = request.extras.get("drafts")
             n = len(request.token_ids) - computed + (len(drafts.token_ids) if drafts else 0)
             return min(n, self.max_model_len - 1 - computed, self._threshold or n)
         if self._is_padded(request, computed):
@@ -125,7 +122,7 @@ class SpeculativeScheduler(Scheduler):
 
     def add_to_step(self, output: SchedulerOutput, request: Request, n: int, computed: int) -> None:
         num_drafts = max(0, computed + n - len(request.token_ids))
-        drafts = self.drafts.pop(request, Drafts([PADDING] * num_drafts)).first(num_drafts)
+        drafts = request.extras.pop("drafts", Drafts([PADDING] * num_drafts)).first(num_drafts)
         output.scheduled.append(Speculated(request, n, computed, drafts, self.slots))
         output.budget -= n + self.slots
 
@@ -139,10 +136,5 @@ class SpeculativeScheduler(Scheduler):
         return super().accept(s, tokens)
 
     def preempt(self, victim: Request) -> None:
-        self.drafts.pop(victim, None)  # they were to be verified now; on its return it gets others
+        victim.extras.pop("drafts", None)  # they were to be verified now; on its return it gets others
         super().preempt(victim)
-
-    def release(self, request: Request) -> None:
-        self._in_prompt.discard(request)
-        self.drafts.pop(request, None)
-        super().release(request)

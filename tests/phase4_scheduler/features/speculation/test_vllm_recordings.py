@@ -36,7 +36,7 @@ class SpeculativeReplay(Replay):
         alive = {name: s.request for name, s in scheduled.items() if not s.request.finished}
         for name in alive.keys() & sampled.keys():
             drafts = self.propose(int(name), alive[name].num_tokens)
-            self.scheduler.drafts[alive[name]] = Drafts(drafts)
+            alive[name].extras["drafts"] = Drafts(drafts)
         return {
             "sampled": {name: len(tokens) for name, tokens in sampled.items()},
             "after": {name: [r.num_computed_tokens, r.num_tokens] for name, r in alive.items()},
