@@ -44,7 +44,6 @@ class Add(NamedTuple):
     params: SamplingParams
     arrival_time: float
     priority: int
-    extras: tuple[tuple[str, Any], ...] = ()  # what extensions of the engine are told about it
 
 
 class Finish(NamedTuple):
@@ -216,10 +215,7 @@ def turn(core: EngineCore, commands: list[Add | Finish], stored: StoredBytes | N
             core.finish(*command)
             continue
         try:
-            *fields, extras = command
-            request = Request(*fields, core.model.config.eos_token_ids)
-            request.extras = dict(extras)
-            core.add(request)
+            core.add(Request(*command, core.model.config.eos_token_ids))
         except ValueError as error:
             message.refused.append((command.request_id, str(error)))
     if core.scheduler.has_requests:

@@ -12,8 +12,8 @@ GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
 PLAIN = ChatTemplate("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", {})
 
 
-def talk(tiny, template=PLAIN, params=GREEDY, **settings):
-    return Conversation(tiny.engine(max_num_seqs=1, block_size=4, **settings), template, params)
+def talk(tiny, template=PLAIN, **settings):
+    return Conversation(tiny.engine(max_num_seqs=1, block_size=4, **settings), template, GREEDY)
 
 
 def test_turns_save_what_the_cache_holds(tiny):

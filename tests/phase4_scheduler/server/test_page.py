@@ -46,10 +46,10 @@ def until(page, selector, text):
     playwright.expect(page.locator(selector)).to_have_text(text, timeout=60_000)
 
 
-def send(page, prompt, max_tokens=30, temperature=0, times=1):
+def send(page, prompt, max_tokens=30, times=1):
     page.fill("#prompt", prompt)
     page.fill("#max-tokens", str(max_tokens))
-    page.fill("#temperature", str(temperature))
+    page.fill("#temperature", "0")
     click(page, "button[type=submit]", times)
 
 
