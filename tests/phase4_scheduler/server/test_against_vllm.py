@@ -36,6 +36,7 @@ def part_of(asked):
     return asked.server, label if label in ("completions", "chat") else "others"
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "part", dict.fromkeys(part_of(asked) for asked, _ in recorded().values()), ids=" ".join
 )
