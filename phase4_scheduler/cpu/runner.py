@@ -62,7 +62,8 @@ class Threads:
             self.most = torch.get_num_threads()
         # Other programs may use the cores while this one is idle. What counts is what they take while it computes.
         if own_work > seconds / 4:
-            torch.set_num_threads(min(self.most, max(1, round((free + own_work) / seconds))))
+            # A core counts as free if others leave 70% of it. Two threads beside a server's busy front end are slower than one.
+            torch.set_num_threads(min(self.most, max(1, round((free + own_work) / seconds - 0.2))))
         self.number = torch.get_num_threads()
 
 

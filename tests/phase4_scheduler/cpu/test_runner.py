@@ -34,7 +34,7 @@ def threads(monkeypatch):
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("others", "expected"), [(0, 4), (0.4, 4), (0.6, 3), (1, 3), (1.9, 2), (3.6, 1)])
+@pytest.mark.parametrize(("others", "expected"), [(0, 4), (0.25, 4), (0.35, 3), (1, 3), (1.35, 2), (3.6, 1)])
 def test_others_keep_their_cores(threads, others, expected):
     assert threads.pass_time(1, 4 - others, others) == expected
 
