@@ -109,7 +109,6 @@ def paged_decode(
     *,
     window: int | None = None,
     softcap: float | None = None,
-    out_scale: float = 1.0,
     num_splits: int | None = None,
     plan: DecodePlan | None = None,
     out: Tensor | None = None,
@@ -125,7 +124,6 @@ def paged_decode(
         scale: 1 / sqrt(head_dim) if not given.
         window: tokens that a query sees, itself included; None: all. Earlier blocks are not read.
         softcap: each score s becomes softcap x tanh(s / softcap); None: scores are not limited.
-        out_scale: multiplies the results.
         num_splits: of the longest context; None: chosen by `split_rule.py`.
         plan: cut as this plan says, into its memory. A step makes one for all layers.
         out: [B, num_heads, head_dim], where to put the result.
@@ -160,7 +158,7 @@ def paged_decode(
     scale = head_dim**-0.5 if scale is None else scale
     launch_decode(
         out, q, k_cache, v_cache, block_tables, context_lens, scale, plan,
-        window=window, softcap=softcap, out_scale=out_scale,
+        window=window, softcap=softcap,
     )  # fmt: skip
     return out
 
@@ -168,7 +166,6 @@ def paged_decode(
 def launch_decode(
     out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: Tensor,
     scale: float, plan: DecodePlan, *, window: int | None = None, softcap: float | None = None,
-    out_scale: float = 1.0,
 ) -> Any:  # fmt: skip
     """Start the kernels, unchecked. Returns Triton's compiled decode kernel (None in the interpreter)."""
     batch, num_heads, head_dim = q.shape
@@ -179,7 +176,7 @@ def launch_decode(
     dims = triton.next_power_of_2(head_dim)
     compiled = decode_kernel[(batch, num_kv_heads, plan.num_splits)](
         out, plan.partial_out, plan.partial_lse, q, k_cache, v_cache, block_tables, context_lens,
-        plan.split_tokens, score_scale, out_scale,
+        plan.split_tokens, score_scale,
         *q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
         QUERIES_PER_KV=queries_per_kv, HEAD_DIM=head_dim, BLOCK_SIZE=block_size,
         ROWS=max(16, triton.next_power_of_2(queries_per_kv)), DIMS=dims,

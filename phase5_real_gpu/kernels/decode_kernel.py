@@ -38,7 +38,6 @@ def decode_kernel(
     context_lens,  # [B]
     split_tokens,  # [1]: tokens of a split
     score_scale,  # see `in_powers_of_two`
-    out_scale,  # multiplies the results
     q_row_stride,
     q_head_stride,
     kv_block_stride,
@@ -103,7 +102,7 @@ def decode_kernel(
 
     # 4. Divide, once. A request without tokens gets zeros.
     is_empty = total == 0.0
-    acc = acc * out_scale / tl.where(is_empty, 1.0, total)[:, None]
+    acc = acc / tl.where(is_empty, 1.0, total)[:, None]
     if IS_SPLIT:
         place = out_rows * tl.num_programs(2) + split
         tl.store(partial_lse + place, largest + tl.log2(total), mask=is_head)

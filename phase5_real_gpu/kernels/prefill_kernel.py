@@ -47,7 +47,6 @@ def prefill_kernel(
     context_lens,  # [B], the new tokens included
     num_requests,
     score_scale,
-    out_scale,  # multiplies the results
     q_row_stride,
     q_head_stride,
     kv_block_stride,
@@ -134,7 +133,7 @@ def prefill_kernel(
     )  # fmt: skip
 
     # 4. Every row has seen at least its own token, so no sum is zero.
-    acc = acc * out_scale / total[:, None]
+    acc = acc / total[:, None]
     tl.store(
         out + ((q_rows * num_heads + heads) * HEAD_DIM)[:, None] + dims[None, :],
         acc.to(out.dtype.element_ty),
@@ -175,7 +174,6 @@ def paged_prefill(
     *,
     window: int | None = None,
     softcap: float | None = None,
-    out_scale: float = 1.0,
     out: Tensor | None = None,
 ) -> Tensor:
     """Attention of all new tokens of all requests, each over its own context up to itself: [N, num_heads, head_dim].
@@ -206,7 +204,7 @@ def paged_prefill(
     score_scale, cap = in_powers_of_two(scale, softcap)
     prefill_kernel[(num_tokens // run + num_requests, num_kv_heads)](
         out, q, k_cache, v_cache, block_tables, cu_query_lens, context_lens, num_requests,
-        score_scale, out_scale,
+        score_scale,
         *q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
         QUERIES_PER_KV=queries_per_kv, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, ROWS=rows, RUN=run,
         DIMS=triton.next_power_of_2(head_dim), TILE=tile_tokens(head_dim, q.element_size()),

@@ -49,12 +49,6 @@ def test_a_request_that_went_wrong_harms_only_itself(lab, new_case):
     assert wrong.isnan().all()
 
 
-def test_results_in_another_scale(lab, new_case):
-    """As a cache needs whose values were divided by a scale when they were stored."""
-    case = new_case([(26, 4), (0, 7)])
-    lab.assert_near(case.attend(out_scale=3.0), 3 * case.expected())
-
-
 # ---------------------------------------------------------------------- memory
 
 
