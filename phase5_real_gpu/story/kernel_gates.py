@@ -1,4 +1,8 @@
-"""The marks that the kernels are to reach on a GPU."""
+"""The marks that the kernels are to reach on a GPU: shares of its measured limits, and ratios, so that they ask the same of every card.
+
+Decode, 88% of the bandwidth: near the best published figure, FlashMLA's 90% of an H800's data sheet. Prefill, 35% of the matrix
+multiplication: 245 TFLOP/s on a card that multiplies 700.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -31,7 +35,7 @@ GATES = [
     Gate("decode-b64-4k-bandwidth", "decode, 64 users x 4k: share of the measured read bandwidth",
          share("decode-b64-4k"), 0.88),
     Gate("decode-b64-4k-flashinfer", "decode, 64 users x 4k: how many times as fast as FlashInfer",
-         times_as_fast("decode-b64-4k", "flashinfer-decode-b64-4k"), 0.9),
+         times_as_fast("decode-b64-4k", "flashinfer-decode-b64-4k"), 0.91),
     Gate("decode-b1-32k-bandwidth", "decode, 1 user x 32k: share of the measured read bandwidth",
          share("decode-b1-32k"), 0.55),
     Gate("decode-b1-4k-graph-flashinfer", "decode, 1 user x 4k in a CUDA graph: how many times as fast as FlashInfer",

@@ -7,7 +7,7 @@ from labkit.machine import memory_bytes
 from phase1_tokens_embeddings.weights import CARDS, SHAPES
 from phase5_real_gpu.measuring import memory_cpu, memory_gpu
 from phase5_real_gpu.measuring.measurements import Limits
-from phase5_real_gpu.measuring.memory_cpu import GB, KIB, MIB, Point, by_level
+from phase5_real_gpu.measuring.memory_cpu import GB, MIB, Point, by_level
 from phase5_real_gpu.measuring.memory_step import step_bytes
 from phase5_real_gpu.story.memory_figures import TITLES, draw_curve, draw_steps, show_size
 
@@ -41,8 +41,10 @@ def levels_of(lab: Lab, limits: Limits, device: str) -> dict[str, Point]:
     for size in lab.progress(on.sweep_sizes(largest, lab.quick), "reading and jumping"):
         try:
             points.append(Point(size, on.read_speed(size), on.jump_time(size)))
-        except Exception as error:  # whatever a compiler or a driver says: the other levels still count
-            lab.show(f"- {size // KIB:,} KiB: {type(error).__name__}: {str(error).splitlines()[:1]}")
+        except Exception as error:  # whatever a compiler or a driver says: the smaller sets still count
+            says = next(iter(str(error).splitlines()), "no message")
+            lab.show(f"- No further than {show_size(size)}: {type(error).__name__}: {says}")
+            break
     if not points:
         return {}
     levels = by_level(points, caches)
