@@ -1,27 +1,22 @@
-"""llama.cpp in a process of its own: answers a line of JSON to each line it is given. See vllm_process.py.
+"""llama.cpp in a process of its own, as vllm_worker.py is vLLM's. See vllm_process.py.
 
     python llamacpp_worker.py SETTINGS        SETTINGS: {"model": FILE.gguf, "threads": 2, ...}
 
-It runs in an environment that holds the package, so it imports nothing of the course. The first line it writes says
-{"ready": version}, or {"missing": package}. The one question it knows is
+It runs in an environment that holds the package `xllamacpp`, so it imports nothing of the course. The one question it knows is
 
     {"do": "time", "requests": [[prompt, tokens to write], ...]}
 """
 
-import json
-import os
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from typing import Any
 
-PACKAGE = "xllamacpp"
-Requests = list[tuple[list[int], int]]
+from vllm_worker import answer_questions  # Python puts the script's folder first
 
-if __name__ == "__main__":
-    sys.path.pop(0)  # the script's folder, where modules could hide others of the same name
+sys.path.pop(0)  # modules of that folder could hide others of the same name
+Requests = list[tuple[list[int], int]]
 
 
 def start(settings: dict[str, Any]) -> Callable[[Requests], list[int]]:
@@ -55,28 +50,11 @@ def start(settings: dict[str, Any]) -> Callable[[Requests], list[int]]:
     return lambda requests: list(pool.map(complete, requests))
 
 
-def main() -> None:
-    # Libraries print to stdout as they like; answers go through a channel of their own.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    def answer(**what: Any) -> None:
-        print(json.dumps(what), file=answers, flush=True)
-
-    try:
-        serve = start(json.loads(sys.argv[1]))
-    except ModuleNotFoundError as error:
-        if error.name != PACKAGE:
-            raise
-        answer(missing=PACKAGE)
-        return
-    answer(ready=version(PACKAGE))
-    for line in sys.stdin:
-        requests = json.loads(line)["requests"]
-        began = time.perf_counter()
-        lengths = serve(requests)
-        answer(seconds=time.perf_counter() - began, lengths=lengths)
+def timed(serve: Callable[[Requests], list[int]], requests: Requests) -> dict[str, Any]:
+    began = time.perf_counter()
+    lengths = serve(requests)
+    return {"seconds": time.perf_counter() - began, "lengths": lengths}
 
 
 if __name__ == "__main__":
-    main()
+    answer_questions("xllamacpp", start, {"time": timed})

@@ -16,7 +16,9 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import fields
+from importlib import import_module
 from typing import Any
 
 # Python puts the script's folder first, where this phase's modules could hide others of the same name.
@@ -230,7 +232,13 @@ def make_scheduler(model_config: Any, c: dict[str, Any], kv_transfer_config: Any
 KNOWN = {"schedule": schedule, "generate": generate, "time": timed, "serve": serve, "metrics": metrics}
 
 
-def main() -> None:
+def answer_questions(package: str, start: Callable[[dict], Any], known: dict[str, Callable]) -> None:
+    """The life of a worker.
+
+    Args:
+        package: must be installed. start: makes the engine from its settings. known: by its name, what answers a question, from
+            the engine and the question's other fields.
+    """
     # Libraries print to stdout as they like; answers go through a channel of their own.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -239,18 +247,18 @@ def main() -> None:
         print(json.dumps(what), file=answers, flush=True)
 
     try:
-        import vllm
+        module = import_module(package)
     except ModuleNotFoundError as error:
-        if error.name != "vllm":
+        if error.name != package:
             raise
-        answer(missing="vllm")
+        answer(missing=package)
         return
     engine = start(json.loads(sys.argv[1]))
-    answer(ready=vllm.__version__)
+    answer(ready=getattr(module, "__version__", ""))
     for line in sys.stdin:
         question = json.loads(line)
-        answer(**KNOWN[question.pop("do")](engine, **question))
+        answer(**known[question.pop("do")](engine, **question))
 
 
 if __name__ == "__main__":
-    main()
+    answer_questions("vllm", start, KNOWN)

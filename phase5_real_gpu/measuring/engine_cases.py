@@ -12,7 +12,7 @@ import torch
 from labkit.errors import LabError
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights import SHAPES
-from phase2_attention_kvcache.measuring.roofline import Work, work_of_batch
+from phase2_attention_kvcache.measuring.roofline import work_of_batch
 from phase2_attention_kvcache.model import GPT2_124M, ModelConfig
 from phase2_attention_kvcache.model.checkpoint import parse_dtype
 from phase2_attention_kvcache.model.config import read_config
@@ -130,31 +130,16 @@ def mixed_workload(count: int, low: int, high: int, vocab_size: int, seed: int =
     return [([rng.randrange(vocab_size) for _ in range(isl)], osl) for isl, osl in lengths]
 
 
-def num_output_tokens(workload: Workload) -> int:
-    return sum(osl for _, osl in workload)
-
-
-def blocks_of(workload: Workload, block_size: int) -> int:
-    """Blocks that all requests of a workload hold when they are at their longest."""
-    return sum(-(-(len(prompt) + osl) // block_size) for prompt, osl in workload)
-
-
 # ---------------------------------------------------------------------- floors
 
 
-def step_work(config: ModelConfig, batch: int, new_tokens: int, context: int, itemsize: int) -> Work:
-    """The work of a step that computes `new_tokens` for each of `batch` requests with `context` tokens each."""
-    return work_of_batch(config, [(context, new_tokens)] * batch, itemsize)
-
-
-def ttft_floor(config: ModelConfig, isl: int, limits: Limits, dtype: str) -> Floor:
-    """Of a prompt that is alone: all its tokens in one step."""
-    return limits.floor(step_work(config, 1, isl, 0, parse_dtype(dtype).itemsize), dtype)
-
-
-def decode_floor(config: ModelConfig, batch: int, context: int, limits: Limits, dtype: str) -> Floor:
-    """Of a step that writes one token for each of `batch` requests."""
-    return limits.floor(step_work(config, batch, 1, context, parse_dtype(dtype).itemsize), dtype)
+def step_floor(
+    config: ModelConfig, batch: int, limits: Limits, dtype: str, context: int = 0, new_tokens: int = 1
+) -> Floor:
+    """Of a step that computes `new_tokens` for each of `batch` requests with `context` tokens each."""
+    return limits.floor(
+        work_of_batch(config, [(context, new_tokens)] * batch, parse_dtype(dtype).itemsize), dtype
+    )
 
 
 def run_floor(config: ModelConfig, batch: int, isl: int, osl: int, limits: Limits, dtype: str) -> Floor:
@@ -162,6 +147,6 @@ def run_floor(config: ModelConfig, batch: int, isl: int, osl: int, limits: Limit
 
     `limit` is that of the decode steps, which take nearly all the time.
     """
-    prefill = limits.floor(step_work(config, batch, isl, 0, parse_dtype(dtype).itemsize), dtype)
-    decode = decode_floor(config, batch, isl + osl // 2, limits, dtype)
+    prefill = step_floor(config, batch, limits, dtype, new_tokens=isl)
+    decode = step_floor(config, batch, limits, dtype, context=isl + osl // 2)
     return Floor(prefill.seconds + (osl - 1) * decode.seconds, decode.limit)

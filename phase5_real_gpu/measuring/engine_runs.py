@@ -50,7 +50,8 @@ def make_engine(model: Transformer, plan: Plan, workloads: Iterable[Workload]) -
     """An engine whose cache holds the largest workload and the longest prompt, where a GPU has room for it: otherwise
     requests wait, as they do in a server. No prefix caching."""
     isl = max((i for i in plan.isls if i < model.config.max_context), default=1)
-    blocks = max(*(cases.blocks_of(w, BLOCK) for w in workloads), isl // BLOCK + 2)
+    needed = (sum(-(-(len(prompt) + osl) // BLOCK) for prompt, osl in workload) for workload in workloads)
+    blocks = max(*needed, isl // BLOCK + 2)
     if model.device.type == "cuda":
         block_bytes = BLOCK * kv_per_token(model.config, model.dtype.itemsize)
         blocks = min(blocks, int(GPU_SHARE * torch.cuda.mem_get_info()[0]) // block_bytes - 1)
@@ -120,7 +121,7 @@ def _ttft(bench: Bench, plan: Plan, bm: BenchModel, engine: LLMEngine, isl: int)
     prompt = cases.equal_workload(1, isl, 1, bm.config.vocab_size, bench.seed)
     warm_up(engine, prompt)
     ms = [1e3 * serve(engine, prompt)[0] for _ in range(plan.repeats + 1)]
-    floor = cases.ttft_floor(bm.config, isl, bench.limits, bench.dtype)
+    floor = cases.step_floor(bm.config, 1, bench.limits, bench.dtype, new_tokens=isl)
     add_figure(bench, f"ttft-{bm.name}-isl{isl}", ms, "ms", floor, isl=isl, path=path_of(engine))
 
 
@@ -138,9 +139,9 @@ def _throughput(
         if len(workload) == 1:  # a single request: its gaps, and the time of a step without work, explain it
             more |= dict(seconds=[round(g, 7) for _, gaps in runs for g in gaps], prefill_steps=0)
             more |= dict(fixed_ms=_hollow_ms(engine, bench.seed))
-        step = cases.decode_floor(bm.config, len(workload), context, bench.limits, bench.dtype)
+        step = cases.step_floor(bm.config, len(workload), bench.limits, bench.dtype, context)
         add_figure(bench, f"itl-{bm.name}-{ending}", itls, "ms", step, **details, **more)
-    tokens = cases.num_output_tokens(workload)
+    tokens = sum(osl for _, osl in workload)
     rates = [tokens / seconds for seconds, _ in runs]
     add_figure(bench, f"throughput-{bm.name}-{ending}", rates, "tok/s", floor, tokens=tokens, **details)
 
@@ -175,7 +176,7 @@ def _their_throughput(bench: Bench, engine: StaticBatches, name: str, workload: 
     seconds = time.perf_counter() - began
     if [len(a) for a in answers] != [osl for _, osl in workload]:
         raise RuntimeError("it wrote answers of the wrong length")
-    tokens = cases.num_output_tokens(workload)
+    tokens = sum(map(len, answers))
     add_figure(bench, name, [tokens / seconds], "tok/s", None, tokens=tokens, batch=len(workload))
 
 

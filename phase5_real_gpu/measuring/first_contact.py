@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from phase1_tokens_embeddings.weights import CARDS
 from phase1_tokens_embeddings.weights.cards import Card
-from phase5_real_gpu.measuring.engine_cases import bench_model, decode_floor
+from phase5_real_gpu.measuring.engine_cases import bench_model, step_floor
 from phase5_real_gpu.measuring.kernel_cases import DECODE_B64, PREFILL_8K
 from phase5_real_gpu.measuring.measurements import Limits
 from phase5_real_gpu.measuring.steps import Step
@@ -92,7 +92,7 @@ def expected_on(card: Card) -> dict[str, Expected]:
         found[case.name] = Expected(us, us / share, "us")
     for name, share in (("tinyllama", 0.3), ("llama3-8b", 0.5)):
         config = bench_model(name).config
-        ms = 1e3 * decode_floor(config, 1, 144, limits, dtype).seconds
+        ms = 1e3 * step_floor(config, 1, limits, dtype, context=144).seconds
         fits = 2 * config.num_parameters < 0.9 * card.memory_bytes
         found[f"itl-{name}-b1"] = Expected(ms if fits else None, ms / share, "ms")
     return found

@@ -129,20 +129,23 @@ def the_map(lab: Lab) -> None:
     lab.say(f"""Two cores. Either one process computes prompts and the other writes answers; or both are ordinary engines that do both.
         Chunks are tuned for each SLO. Goodput: the highest rate at which 90 of 100 requests meet theirs. Measured once, with real
         processes, on {cpu} on {about["taken"]}.""")
-    lab.table(
-        "Traffic and SLOs",
-        ["traffic", "prompt", "answer", "", "SLO", "TTFT s", "TPOT ms"],
-        [
-            [name, *tokens, "", slo, ttft, 1000 * tpot]
-            for (name, tokens), (slo, (ttft, tpot)) in zip(TRAFFIC.items(), SLOS.items(), strict=True)
-        ],
-    )
     found = {(traffic, slo): measured["goodput"][traffic][slo] for traffic in TRAFFIC for slo in SLOS}
     ratios = {case: apart / alike for case, (apart, alike) in found.items()}
     lab.table(
         "Goodput, requests per second",
-        ["traffic", "SLO", "apart", "alike", "wins"],
-        [[*case, *found[case], "apart" if ratio > 1 else "alike"] for case, ratio in ratios.items()],
+        ["traffic", "prompt", "answer", "SLO", "TTFT s", "TPOT ms", "apart", "alike", "wins"],
+        [
+            [
+                traffic,
+                *TRAFFIC[traffic],
+                slo,
+                SLOS[slo][0],
+                1000 * SLOS[slo][1],
+                *found[traffic, slo],
+                "apart" if ratio > 1 else "alike",
+            ]
+            for (traffic, slo), ratio in ratios.items()
+        ],
     )
     lab.predict(
         claim="pd-contention",

@@ -9,7 +9,8 @@ from matplotlib.ticker import LogLocator
 from labkit.figures import COLORS, INK, MUTED, new_figure, plain_numbers
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import find_card
-from phase5_real_gpu.measuring.engine_cases import BenchModel, Plan, bench_model, step_work
+from phase2_attention_kvcache.measuring.roofline import work_of_batch
+from phase5_real_gpu.measuring.engine_cases import BenchModel, Plan, bench_model
 from phase5_real_gpu.measuring.measurements import GB, Bench
 from phase5_real_gpu.measuring.reference_files import find_reference
 
@@ -27,7 +28,7 @@ def show_t4(lab: Lab) -> None:
     """The source's figures beside what its card allows. Arithmetic alone: it needs no GPU."""
     one_user, of_64 = source_says("throughput", "b1"), source_says("throughput", "b64")
     card, limits, config = find_card("t4"), ARTICLE.limits, bench_model("tinyllama").config
-    weight_bytes, read_bytes = 2 * config.num_parameters, step_work(config, 1, 1, 0, 2).bytes
+    weight_bytes, read_bytes = 2 * config.num_parameters, work_of_batch(config, [(0, 1)], 2).bytes
     by_the_rule, counted = (limits.read_gb_s * GB / nbytes for nbytes in (weight_bytes, read_bytes))
     lab.title("Are the source's figures possible? A calculation before the measurement")
     lab.predict(

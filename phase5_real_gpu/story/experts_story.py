@@ -125,13 +125,9 @@ def who_has_the_work(lab: Lab, config: ModelConfig, chosen: Sequence[Tensor]) ->
     )  # fmt: skip
     measured = {t: [imbalance(together, users, t) for users in GROUPS] for t in SHARED_BY}
     expected = {t: [imbalance(by_chance, users, t) for users in GROUPS] for t in SHARED_BY}
-    lab.table(
-        "The busiest rank's work, over that of a rank on average",
-        ["ranks", *(f"{users} user{'s' * (users > 1)}" for users in GROUPS)],
-        [[t, *measured[t]] for t in SHARED_BY],
-        note="Counted in each step of each layer: choices of experts that a rank holds. With routers of random weights; trained ones "
-        "have favourites, which depend on the text. vLLM calls the inverse balancedness, and can move experts between ranks (EPLB).",
-    )  # fmt: skip
+    lab.say("""The figure counts in each step of each layer the choices of experts that a rank holds: the busiest rank's, over those of a
+        rank on average. The routers' weights are random here; trained ones have favourites, which depend on the text. vLLM calls the
+        inverse balancedness, and can move experts between ranks (EPLB).""")
     lab.figure(draw_load(measured, expected), "expert_load")
 
 

@@ -153,22 +153,12 @@ def what_crosses(
 # ---------------------------------------------------------------------- what wires make of it
 
 
-def decode_step(users: int) -> StepSize:
-    return StepSize.of([(CONTEXT, 1)] * users)
-
-
-def efficiency() -> float:
-    """The share of the data sheet that gpt-fast reaches on one card."""
-    cost = ParallelCost.of(find_shape(MODEL), find_card(CARD), find_interconnect("nvlink"))
-    return GPT_FAST[1] * cost.seconds(decode_step(1))
-
-
-def tokens_a_second(wire: str, devices: int, users: int, share: float) -> float:
-    """Of each user."""
+def tokens_a_second(wire: str, devices: int, users: int, share: float = 1.0) -> float:
+    """Of each user, on cards that reach this share of their data sheet."""
     cost = ParallelCost.of(
         find_shape(MODEL), find_card(CARD), find_interconnect(wire), devices, efficiency=share
     )
-    return 1 / cost.seconds(decode_step(users))
+    return 1 / cost.seconds(StepSize.of([(CONTEXT, 1)] * users))
 
 
 def predict_gpt_fast(devices: int, at_best: bool) -> float:
@@ -203,7 +193,7 @@ def the_wires(lab: Lab) -> None:
         note="Usual: the middle of the recorded calls of 8 KiB, each started from Python. Not held up: the fastest of them, as in a "
         "program that was recorded whole, which gpt-fast is.",
     )  # fmt: skip
-    share = efficiency()
+    share = GPT_FAST[1] / tokens_a_second("nvlink", 1, 1)  # that gpt-fast reaches
     curves = {
         users: {wire: [tokens_a_second(wire, n, users, share) for n in DEVICES] for wire in WIRES}
         for users in (1, 32)
@@ -219,12 +209,5 @@ def the_wires(lab: Lab) -> None:
             "tp-turns", f"{title}, {users} user{'s' * (users > 1)}: with how many of 1, 2, 4, 8 cards is a step shortest",
             number, turns[wire, users],
         )  # fmt: skip
-    lab.table(
-        "Tokens per second of each user",
-        ["wire", "users", *map(str, DEVICES)],
-        [[find_interconnect(wire).title, users, *curve[wire]] for users, curve in curves.items() for wire in WIRES],
-        note="Computed, from measured all-reduces. (PCIe was measured between 4 cards; 2 and 8 are worked out as rings over the same wire. "
-        "On the network half of the cards are in each of two computers.)",
-    )  # fmt: skip
     lab.figure(draw_curve(DEVICES, curves, GPT_FAST), "tensor_parallel")
     lab.figure(draw_bubble(4, (1, 4, 16)), "pipeline_bubble")

@@ -165,10 +165,6 @@ def how_many_splits(lab: Lab) -> None:
     lab.figure(draw_splits(cases, heads), "how_many_splits")
 
 
-def _rounds(lens: list[int], heads: int, size: int) -> int:
-    return -(-heads * sum(-(-n // size) for n in lens) // H100_PROGRAMS)
-
-
 def draw_splits(cases: dict[str, list[int]], heads: int):
     fig, (ax,) = new_figure(
         "One request needs dozens of splits, 96 requests need none",
@@ -179,7 +175,8 @@ def draw_splits(cases: dict[str, list[int]], heads: int):
         tiles = -(-max(lens) // TILE)
         splits = np.arange(1, min(tiles, 128) + 1)
         sizes = -(-tiles // splits) * TILE
-        time = np.array([_rounds(lens, heads, int(size)) * int(size) for size in sizes])
+        programs = heads * (-(-np.array(lens)[:, None] // sizes)).sum(axis=0)
+        time = -(-programs // H100_PROGRAMS) * sizes
         ax.plot(splits, time / time[0], color=color, linewidth=1.6, label=name)
         chosen = choose_splits(lens, heads, H100_PROGRAMS, TILE).num_splits
         ax.plot(chosen, time[chosen - 1] / time[0], "o", color=color, markersize=9, markeredgecolor="white")

@@ -11,7 +11,7 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM
 
 from labkit.lab import Lab
-from phase2_attention_kvcache.measuring.roofline import hollow
+from phase2_attention_kvcache.measuring.roofline import hollow, work_of_batch
 from phase2_attention_kvcache.model import Transformer
 from phase4_scheduler.engine import EngineConfig
 from phase5_real_gpu import engine_benchmark
@@ -54,16 +54,15 @@ def test_a_step_reads_every_matrix_once_but_not_the_token_table(name):
         tables += config.max_context * config.d_model
     matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2) - tables
     kv = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-    assert cases.step_work(config, 1, 1, 0, 2).bytes == 2 * (matrices + kv)
-    assert cases.step_work(config, 7, 1, 99, 2).bytes == 2 * (matrices + 7 * 100 * kv)
-    assert (
-        cases.step_work(config, 7, 1, 99, 2).operations == 7 * cases.step_work(config, 1, 1, 99, 2).operations
-    )
+    alone, seven = (work_of_batch(config, [(99, 1)] * n, 2) for n in (1, 7))
+    assert alone.bytes == 2 * (matrices + 100 * kv) and seven.bytes == 2 * (matrices + 7 * 100 * kv)
+    assert seven.operations == 7 * alone.operations
 
 
 def test_floors_of_a_run_are_those_of_its_steps():
-    step = cases.decode_floor(LLAMA, 3, 6 + 2, LIMITS, "float32").seconds
-    prompts = LIMITS.floor(cases.step_work(LLAMA, 3, 6, 0, 4), "float32").seconds
+    step, prompts = (
+        LIMITS.floor(work_of_batch(LLAMA, [of] * 3, 4), "float32").seconds for of in ((6 + 2, 1), (0, 6))
+    )
     assert cases.run_floor(LLAMA, 3, 6, 5, LIMITS, "float32").seconds == pytest.approx(prompts + 4 * step)
 
 
@@ -107,7 +106,8 @@ def test_every_figure_gets_its_name_and_its_tokens_and_is_saved():
     assert tokens["throughput-small-mixed4"] == sum(osl for _, osl in cases.mixed_workload(4, 2, 9, 211))
     floor = cases.run_floor(LLAMA, 5, 6, 5, LIMITS, "float32")
     assert bench.found["throughput-small-b5"].floor == pytest.approx(25 / floor.seconds)
-    assert bench.found["ttft-small-isl4"].floor == 1e3 * cases.ttft_floor(LLAMA, 4, LIMITS, "float32").seconds
+    ttft = LIMITS.floor(work_of_batch(LLAMA, [(0, 4)], 4), "float32").seconds
+    assert bench.found["ttft-small-isl4"].floor == 1e3 * ttft
     alone = bench.found["itl-small-b1"].details
     assert alone["fixed_ms"] > 0 and alone["prefill_steps"] == 0 and len(alone["seconds"]) == 4
 

@@ -9,7 +9,6 @@ import signal
 import tomllib
 import urllib.error
 import urllib.request
-from math import prod
 from types import SimpleNamespace
 
 import psutil
@@ -18,7 +17,7 @@ import torch
 
 from labkit.errors import LabError
 from labkit.paths import ROOT
-from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
+from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase2_attention_kvcache.model.config import read_config
 from phase2_attention_kvcache.model.sampling import BadLogitsError, Sampler
 from phase2_attention_kvcache.story.small_families import write_small_model
@@ -28,9 +27,8 @@ from phase4_scheduler.serve import build_parser, serve
 from phase4_scheduler.server.client import running_server
 from phase4_scheduler.simulator import step_traffic
 from phase5_real_gpu import tensor_parallel
-from phase5_real_gpu.parallel import MultiprocExecutor, Place
+from phase5_real_gpu.parallel import MultiprocExecutor, Place, ShardedTransformer
 from phase5_real_gpu.parallel.executor import RemoteLogits, RemoteModel
-from phase5_real_gpu.parallel.placement import columns_of_rank, rows_of_rank
 from phase5_real_gpu.parallel.shard_loading import load_shard
 from phase5_real_gpu.parallel.worker import Worker
 from tests.phase5_real_gpu.conftest import repeat_in_python
@@ -57,17 +55,19 @@ def check_equal(
     for expected, found in zip(one.scores, many.scores, strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=error * expected.abs().max().item())
 
-    # Each rank has read its share of the file, and nothing else.
+    # Each rank has read its share of the file, and nothing else. In memory the last share of the vocabulary is as long as the others.
     config, width = read_config(folder), 8 if dtype == "float64" else 4
-    whole = {name: list(x.shape) for name, x in Transformer.from_pretrained(folder).state_dict().items()}
     for rank in range(t * p):
         place = Place(rank, t, p, expert_parallel)
-        held = {name: shape_of_part(config, name, shape, place) for name, shape in whole.items()}
-        assert facts[rank].bytes_read == 4 * sum(map(prod, held.values()))
-        # In memory the last share of the vocabulary is as long as the others.
-        rows = -(-config.vocab_size // t)
-        held |= {name: [rows, held[name][1]] for name in held if name in VOCABULARY and held[name][0]}
-        assert facts[rank].weight_bytes == width * sum(map(prod, held.values()))
+        with torch.device("meta"):
+            held = ShardedTransformer(config, SimpleNamespace(place=place)).state_dict()
+        padding = -(-config.vocab_size // t) - len(place.share(config.vocab_size))
+        padding *= config.d_model * sum(name in held for name in ("token_table.weight", "head.weight"))
+        numbers = sum(x.numel() for x in held.values())
+        assert (facts[rank].weight_bytes, facts[rank].bytes_read) == (
+            width * numbers,
+            4 * (numbers - padding),
+        )
 
     # What each rank brought, over all stages: exactly what the formula says.
     for tensor_rank in range(t):
@@ -82,29 +82,6 @@ def check_equal(
             )
             calls = [step_traffic(config, *size, t, p, width).get(kind, (0, 0)) for size in sizes]
             assert counted == [sum(c[i] for c in calls) for i in (0, 1)], (kind, tensor_rank)
-
-
-def shape_of_part(config: ModelConfig, name: str, shape: list[int], place: Place) -> list[int]:
-    """What a rank holds of a tensor of this shape."""
-    parts = name.split(".")
-    first, last = place.is_first, place.is_last
-    elsewhere = {
-        "blocks": parts[0] == "blocks" and int(parts[1]) not in place.layers(config.num_layers),
-        "token_table": not (first or (last and config.tied)),
-        "position_table": not first,
-        "head": not last,
-    }
-    if elsewhere.get(parts[0]) or (
-        "experts" in parts and int(parts[4]) not in place.experts(config.num_experts)
-    ):
-        return [0, 0]
-    rows, columns = rows_of_rank(config, name, place), columns_of_rank(config, name, place)
-    if columns is not None:
-        return [shape[0], len(columns)]
-    return shape if rows is None else [sum(map(len, rows)), *shape[1:]]
-
-
-VOCABULARY = ("token_table.weight", "head.weight")
 
 
 def test_a_model_in_four_processes_answers_as_one_in_one(folders):
