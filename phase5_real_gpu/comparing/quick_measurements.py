@@ -12,7 +12,7 @@ from phase5_real_gpu.measuring.kernel_measure import run_case
 from phase5_real_gpu.measuring.kernel_peers import COMPILED, TRITON
 from phase5_real_gpu.measuring.machine_limits import measure_limits
 from phase5_real_gpu.measuring.measurements import Bench
-from phase5_real_gpu.measuring.reference_files import Reference, as_reference
+from phase5_real_gpu.measuring.reference_files import Part, Reference, as_reference
 
 DTYPES = {"cpu": ("bfloat16", "float32"), "cuda": ("bfloat16", "float16")}
 
@@ -33,4 +33,5 @@ def measure_quickly(device: str, seed: int = 0, tell: Callable[[str], None] = la
         None, device, ask(), name="yours", title="your machine, a quick look",
         command="python phase5_real_gpu/compare_to_reference.py", limits=bench.limits,
         measurements=(*bench.limits.measurements(), *bench.found.values()), quick=True,
+        parts=tuple(Part(what, "left out", error=why) for what, why in bench.left_out.items()),
     )  # fmt: skip

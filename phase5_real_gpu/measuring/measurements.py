@@ -172,12 +172,11 @@ class Bench:
     def value(self, name: str) -> float | None:
         return self.found[name].value if name in self.found else None
 
-    def attempt(self, what: str, run: Callable[[], Any], slow: bool = False, strict: bool = False) -> Any:
+    def attempt(self, what: str, run: Callable[[], Any], slow: bool = False) -> Any:
         """Run a case. A failure leaves it out, says so in a line, and does not stop the others; None then.
 
         Args:
-            slow: not worth beginning late. strict: only a lack of memory is forgiven, because any other failure would
-                be a mistake of this course.
+            slow: not worth beginning late.
         """
         if slow and time.monotonic() > self.until:
             return self.leave_out(what, "no time left for it")
@@ -186,11 +185,9 @@ class Bench:
         except NotHere as error:
             self.leave_out(what, str(error))
         except Exception as error:
-            no_memory = out_of_memory(error)
-            if strict and not no_memory:
-                raise
             line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
-            self.leave_out(what, "out of memory" if no_memory else f"{type(error).__name__}: {line[:160]}")
+            why = "out of memory" if out_of_memory(error) else f"{type(error).__name__}: {line[:160]}"
+            self.leave_out(what, why)
         if self.device == "cuda":
             # The memory of a failed attempt must not make the next one fail.
             torch.cuda.empty_cache()
