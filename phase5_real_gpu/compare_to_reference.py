@@ -42,7 +42,7 @@ def story(lab: Lab) -> None:
             dict(name=x.mine.name, mine=x.mine.value, reference=x.theirs.value, unit=x.mine.unit,
                  expected=x.expected, verdict=x.verdict) for x in result.lines
         ],
-        causes=[dict(cause=f.cause.name, evidence=f.trace.text) for f in result.findings],
+        causes=[dict(cause=f.cause.name, evidence=f.evidence) for f in result.findings],
     )  # fmt: skip
 
 

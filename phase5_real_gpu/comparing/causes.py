@@ -12,7 +12,6 @@ what happened (which path was taken, how many steps had a prompt in them), that 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
 
 from labkit.predictions import show_value
 from phase5_real_gpu.comparing import report_facts as facts
@@ -26,13 +25,6 @@ KERNELS_A_LAYER = 12  # at least: norms, linear layers, rotation, writing keys, 
 # Whose version may explain a figure, and where it stands in `environment`. A CPU has only the first.
 VERSIONS = (("torch", "packages", "torch"), ("triton", "packages", "triton"),
             ("driver", "gpu", "driver"), ("CUDA", "gpu", "cuda"))  # fmt: skip
-
-
-class Trace(NamedTuple):
-    """The evidence, with figures, and the names of the measurements that it explains (none: all)."""
-
-    text: str
-    names: tuple[str, ...] = ()
 
 
 Signature = Callable[[Reference, Reference | None], Iterator[tuple[str, str]]]
@@ -51,14 +43,15 @@ class Cause:
 
 @dataclass(frozen=True)
 class Finding:
-    """A cause that left its trace."""
+    """A cause that left its trace: the evidence, with figures, and the names of the measurements that it explains (none: all)."""
 
     cause: Cause
-    trace: Trace
+    evidence: str
+    names: tuple[str, ...]
 
     def explains(self, name: str, is_off: bool = True) -> bool:
         """Whether it has to do with this figure. What concerns all figures explains those that are off."""
-        return name in self.trace.names or (is_off and not self.trace.names)
+        return name in self.names or (is_off and not self.names)
 
 
 CAUSES: list[Cause] = []
@@ -85,7 +78,7 @@ def find_causes(report: Reference, reference: Reference | None = None) -> list[F
     for cause in CAUSES:
         if seen := list(cause.signature(report, reference)):
             names = tuple(name for name, _ in seen if name)
-            found.append(Finding(cause, Trace(seen[0][1], names)))
+            found.append(Finding(cause, seen[0][1], names))
     return found
 
 

@@ -152,7 +152,7 @@ def show_causes(lab: Lab, result: Comparison) -> None:
             measure_machine.py before you believe a difference of less than a half.""")
     for i, finding in enumerate(result.findings, 1):
         cause = finding.cause
-        lab.say(f"{i}. {cause.name[0].upper()}{cause.name[1:]}. Seen: {finding.trace.text}.")
+        lab.say(f"{i}. {cause.name[0].upper()}{cause.name[1:]}. Seen: {finding.evidence}.")
         lab.say(f"{cause.explanation} Remedy: {cause.remedy}.")
     unexplained = [x for x in result.off if not any(f.explains(x.mine.name) for f in result.findings)]
     if unexplained:

@@ -32,7 +32,7 @@ def named(mine, reference=None) -> list[str]:
 
 
 def evidence(mine, reference, cause) -> str:
-    return next(f.trace.text for f in find_causes(mine, reference) if f.cause.name == cause)
+    return next(f.evidence for f in find_causes(mine, reference) if f.cause.name == cause)
 
 
 def itl(model, value, floor) -> Measurement:
@@ -54,11 +54,6 @@ def healthy_gpu(**fields) -> Reference:
     """What an H200 might report; made up, and consistent with itself."""
     limits = Limits(4300.0, 4100.0, {"bfloat16": 750.0}, 4.0)
     return report(*HEALTHY, **{"environment": GPU, "limits": limits, **fields})
-
-
-def with_changed(reference: Reference, name: str, **fields) -> Reference:
-    rows = [dataclasses.replace(m, **fields) if m.name == name else m for m in reference.measurements]
-    return dataclasses.replace(reference, measurements=tuple(rows))
 
 
 # ---------------------------------------------------------------------- on a CPU
@@ -136,8 +131,10 @@ def test_healthy_reports_name_nothing():
             assert named(mine, reference) == []
 
 
-def changed(name, **fields) -> Reference:
-    return with_changed(healthy_gpu(), name, **fields)
+def changed(name, environment=GPU, **fields) -> Reference:
+    """A healthy report but for one figure."""
+    rows = [dataclasses.replace(m, **fields) if m.name == name else m for m in HEALTHY]
+    return dataclasses.replace(healthy_gpu(environment=environment), measurements=tuple(rows))
 
 
 def on_card(limits=None, **facts) -> Reference:
@@ -149,7 +146,7 @@ PLANTED = {
     "less than the shortest time": (
         changed("decode-b64-4k", value=9.0), None, "missing synchronise", ["9 us", "250 us"]),
     "the same on a CPU, whose call returns when it is done": (
-        dataclasses.replace(changed("decode-b64-4k", value=9.0), environment=CPU), None, None, []),
+        changed("decode-b64-4k", CPU, value=9.0), None, None, []),
     "throttled while it was busy": (
         on_card(p10_sm_clock_mhz=1200.0, throttled_by=["SwThermalSlowdown"]), None, "power or clock limit",
         ["at 1,200 MHz or less (SwThermalSlowdown)"]),
@@ -184,7 +181,7 @@ def test_a_planted_cause_is_named_and_no_other(mine, reference, cause, says):
 
 def test_old_software_counts_where_something_is_slower():
     old = GPU | {"packages": {"torch": "2.11.0", "triton": "3.6.0"}, "gpu": CARD | {"driver": "535.54.03"}}
-    slow = with_changed(healthy_gpu(environment=old), "decode-b64-4k", value=480.0)
+    slow = changed("decode-b64-4k", old, value=480.0)
     assert named(slow, healthy_gpu()) == ["old driver or Triton"]
     text = evidence(slow, healthy_gpu(), "old driver or Triton")
     versions = {"torch 2.11.0": "2.13.0", "triton 3.6.0": "3.7.1", "driver 535.54.03": "580.82.07"}
@@ -208,8 +205,8 @@ def test_a_fixed_time_in_each_step():
 
     theirs = machine(2.0, 4.7)
     (finding,) = find_causes(machine(5.8, 20.0, fixed_ms=4.9), theirs)
-    assert finding.cause.name == "a fixed time in each step" and "4.9 ms" in finding.trace.text
-    assert finding.trace.names == ("itl-tales-b1", "throughput-tales-b1")  # 17 ms are missing in the other
+    assert finding.cause.name == "a fixed time in each step" and "4.9 ms" in finding.evidence
+    assert finding.names == ("itl-tales-b1", "throughput-tales-b1")  # 17 ms are missing in the other
     assert named(machine(5.8, 20.0, fixed_ms=1.5), theirs) == []
     # As good as the reference: nothing to explain.
     assert named(machine(2.1, 4.7, fixed_ms=1.4), theirs) == []

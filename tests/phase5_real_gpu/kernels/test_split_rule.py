@@ -20,18 +20,14 @@ def splits_of(context_lens, split_tokens):
     return [min(split_tokens, c - first) for c in context_lens for first in range(0, c, split_tokens)]
 
 
-def modelled_time(context_lens, heads, resident, tile, split_tiles):
-    """Rounds of programs that all take as long as a full split: the rule's own idea, written plainly."""
-    programs = heads * len(splits_of(context_lens, split_tiles * tile))
-    return math.ceil(programs / resident) * split_tiles
-
-
 def all_times(context_lens, heads, resident, tile):
-    longest = math.ceil(max(context_lens) / tile)
-    return {
-        n: modelled_time(context_lens, heads, resident, tile, math.ceil(longest / n))
-        for n in range(1, min(longest, MOST_SPLITS) + 1)
-    }
+    """By number of splits: rounds of programs that all take as long as a full split, the rule's own idea, written plainly."""
+    times, longest = {}, math.ceil(max(context_lens) / tile)
+    for n in range(1, min(longest, MOST_SPLITS) + 1):
+        split_tiles = math.ceil(longest / n)
+        programs = heads * len(splits_of(context_lens, split_tiles * tile))
+        times[n] = math.ceil(programs / resident) * split_tiles
+    return times
 
 
 @given(contexts, kv_heads, resident, tiles)
