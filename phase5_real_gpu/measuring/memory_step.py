@@ -42,7 +42,7 @@ def numbers_between(shape: ModelShape) -> int:
     """Numbers that the operations of one token hand to one another: the size of all their results."""
     q, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     d, wide = shape.d_model, shape.d_ff * max(1, shape.experts_per_token)
-    mlp = wide * (3 if shape.choices.gated else 2)  # up, bent; or gate, up, their product
+    mlp = wide * (3 if shape.choices.gated else 2)  # up, activated; or gate, up, their product
     # Norm, qkv, attention, out, sum, norm, MLP, down, sum.
     a_layer = d + (q + 2 * kv) + q + d + d + d + mlp + d + d
     return d + shape.num_layers * a_layer + d + shape.vocab_size

@@ -6,11 +6,11 @@ among them. Two stages of two devices each, a model of four layers:
     stage 0   rank 0: half of layers 0 and 1      rank 1: the other half
     stage 1   rank 2: half of layers 2 and 3      rank 3: the other half
 
-Attention is cut by heads, for a head needs nobody else's queries, keys or values. The MLP is cut by its inner numbers.
+Attention is cut by heads: a head needs no other head's queries, keys or values. The MLP is cut by its inner numbers.
 The token table and the output head are cut by tokens. Norms and positions are small: every device holds them whole.
 
 A mixture of experts can be cut in two ways: every expert as any other MLP, so that each device holds a slice of all of them; or
-not at all, and the experts are dealt out (expert parallelism). Everybody holds the router, and so knows who has to do what.
+not at all, and the experts are dealt out (expert parallelism). Every rank holds the router, and so knows which tokens want its experts.
 
 Sources: Shoeybi et al., "Megatron-LM" (2019), section 3; vllm/model_executor/layers/linear.py;
 vllm/distributed/utils.py, get_pp_indices; vllm/model_executor/layers/fused_moe/expert_map_manager.py, determine_expert_map.

@@ -88,7 +88,7 @@ class ParallelExperts(Experts):
     the result.
 
     Args:
-        config: of this rank; the router is everybody's, and whole.
+        config: of this rank; every rank holds the whole router.
     """
 
     def __init__(self, config: ModelConfig, collectives: Collectives) -> None:

@@ -175,4 +175,4 @@ def run_worker(settings: WorkerSettings, connection: Connection) -> None:
             if worker is None:
                 return
     except (EOFError, ConnectionError):
-        pass  # nobody listens any more
+        pass  # the engine's process is gone

@@ -258,7 +258,7 @@ def ask(address: str) -> str:
 
 @pytest.mark.proof
 def test_a_shared_model_is_served(capfd):
-    """The same text; and if a rank dies, one line, and nobody is left."""
+    """The same text; and if a rank dies, one line, and no process is left."""
     engine = LLMEngine.from_pretrained("tales", "float32", "cpu")
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     expected = engine.generate(["Once upon a time"], params)[0].outputs[0].text
