@@ -4,7 +4,7 @@ A kernel's time in microseconds says little: is 300 good? So two questions come 
 to be moved, and how many operations done? And how fast does *this* machine move bytes and multiply, measured?
 Together they give a floor that no kernel can get under, and a share of it that each one reaches.
 
-Nothing is timed before its answer was checked against Phase 3's vectorised attention: a wrong kernel is easily
+Nothing is timed before its answer was checked against Phase 2's attention: a wrong kernel is easily
 a fast one. On a GPU this runs the Triton kernels, each rung of the ladder, PyTorch's SDPA,
 FlashInfer where it is installed, and the pure-Python reference at a size it can bear. On a CPU it runs Phase 3's
 compiled kernel and its peers at GPT-2's shape. (Triton's interpreter would run its kernels there, line by line.

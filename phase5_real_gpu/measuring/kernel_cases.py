@@ -1,7 +1,7 @@
 """The cases of the kernel benchmark: their shapes, their work, their data and the right answers.
 
 A case is a shape and some lengths. From these follow the operations and the bytes, and with the ceilings of a
-machine the shortest time that any kernel could take. The right answer is Phase 3's vectorised attention in
+machine the shortest time that any kernel could take. The right answer is Phase 2's `attention` in
 float32, request by request; a kernel that does not give it gets no figure.
 """
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from phase2_attention_kvcache.measuring.roofline import Work
-from phase3_paged_attention.paging import paged_attention_vectorised
+from phase2_attention_kvcache.model.attention import attention
 from phase5_real_gpu.ladder.counted_loads import random_step
 from phase5_real_gpu.ladder.ladder_rungs import Shape
 from phase5_real_gpu.measuring.measurements import NotHere
@@ -169,10 +169,6 @@ class AttentionInputs:
     def device(self) -> str:
         return self.q.device.type
 
-    @property
-    def scale(self) -> float:
-        return self.case.heads.head_dim**-0.5
-
     def rows_of(self, request: int) -> tuple[Tensor, Tensor]:
         """Keys and values of one request in order, [context_len, num_kv_heads, head_dim] float32."""
         n = self.case.context_lens[request]
@@ -201,7 +197,7 @@ class WrongAnswer(NotHere):
 
 @torch.inference_mode()
 def reference(inputs: AttentionInputs, most_queries: int = 256) -> Tensor:
-    """[N, num_heads, head_dim] float32, on the same device: the vectorised reading of Phase 3.
+    """[N, num_heads, head_dim] float32, on the same device: Phase 2's `attention`.
 
     A long prompt is done in chunks of `most_queries` tokens behind what came before them: its scores would
     not fit in memory.
@@ -213,13 +209,7 @@ def reference(inputs: AttentionInputs, most_queries: int = 256) -> Tensor:
         for first in range(0, query_len, most_queries):
             chunk = q[first : first + most_queries]
             seen = context_len - query_len + first + len(chunk)
-            # One block of `seen` tokens is a paged memory, too.
-            out.append(
-                paged_attention_vectorised(
-                    chunk, keys[None, :seen], values[None, :seen],
-                    torch.zeros(1, 1, dtype=torch.long, device=q.device), [len(chunk)], [seen], inputs.scale,
-                )
-            )  # fmt: skip
+            out.append(attention(chunk, keys[:seen], values[:seen]))
         start += query_len
     return torch.cat(out)
 

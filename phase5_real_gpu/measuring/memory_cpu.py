@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-import torch  # noqa: F401  # isort: skip - first: see phase3_paged_attention/compiled/cpu_kernel.py
+import torch  # isort: skip - first: see phase3_paged_attention/compiled/cpu_kernel.py
 from numba import njit
 
 KIB, MIB, GB = 2**10, 2**20, 10**9
@@ -75,16 +75,10 @@ def sweep_sizes(largest: int, quick: bool = False) -> list[int]:
     return sizes if sizes[-1] == largest else [*sizes, largest]
 
 
-def aligned_ones(count: int) -> np.ndarray:
-    """int64 ones that begin where a line of memory begins: otherwise every second load touches two lines."""
-    numbers = np.ones(count + LINE // 8, dtype=np.int64)
-    skip = -(numbers.ctypes.data // 8) % (LINE // 8)
-    return numbers[skip : skip + count]
-
-
 def read_speed(size: int, seconds: float = 0.02, runs: int = 3) -> float:
     """GB/s of one core that reads `size` bytes again and again. The best of several runs."""
-    numbers = aligned_ones(max(1, size // 8))
+    # torch's memory begins where a line of memory begins: otherwise every second load would touch two lines.
+    numbers = torch.ones(max(1, size // 8), dtype=torch.int64).numpy()
     _read(numbers, 1)  # compiles, and brings the numbers near
     began = time.perf_counter()
     _read(numbers, 1)

@@ -89,7 +89,7 @@ def ladder_runners() -> list[Runner]:
 
     def runner(number: int, rung: Rung) -> Runner:
         def call(x: AttentionInputs) -> Tensor:
-            return run_rung(rung, x.q, x.k_cache, x.v_cache, x.block_tables, x.context_lens, x.scale)
+            return run_rung(rung, x.q, x.k_cache, x.v_cache, x.block_tables, x.context_lens)
 
         return Runner(
             f"ladder-{number}-{rung.name}-", f"{number} {rung.title}",
