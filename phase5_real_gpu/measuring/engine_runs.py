@@ -3,14 +3,12 @@
 import gc
 import statistics
 import time
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import torch
 
 from labkit.machine import synchronize
-from phase1_tokens_embeddings.weights import kv_per_token
 from phase2_attention_kvcache.measuring.roofline import hollow
 from phase2_attention_kvcache.model import SamplingParams, Transformer
 from phase4_scheduler.engine import EngineConfig, LLMEngine
@@ -20,9 +18,7 @@ from phase5_real_gpu.measuring.engine_cases import BenchModel, Plan, Workload
 from phase5_real_gpu.measuring.engine_peers import StaticBatches, random_transformers
 from phase5_real_gpu.measuring.measurements import Bench, Floor, Measurement, percentiles
 
-BLOCK = 16
-GPU_SHARE = 0.8  # of a GPU's free memory, for keys and values
-HOLLOW = 32  # tokens in a run of the hollow model
+HOLLOW = 16, 32  # tokens of prompt and answer in a run of the hollow model
 
 
 def path_of(engine: LLMEngine) -> str:
@@ -46,18 +42,11 @@ def workloads_of(model: BenchModel, plan: Plan, seed: int) -> dict[str, Workload
     return runs | {f"mixed{count}": cases.mixed_workload(count, low, high, vocab, seed)}
 
 
-def make_engine(model: Transformer, plan: Plan, workloads: Iterable[Workload]) -> LLMEngine:
-    """An engine whose cache holds the largest workload and the longest prompt, where a GPU has room for it: otherwise
-    requests wait, as they do in a server. No prefix caching."""
-    isl = max((i for i in plan.isls if i < model.config.max_context), default=1)
-    needed = (sum(-(-(len(prompt) + osl) // BLOCK) for prompt, osl in workload) for workload in workloads)
-    blocks = max(*needed, isl // BLOCK + 2)
-    if model.device.type == "cuda":
-        block_bytes = BLOCK * kv_per_token(model.config, model.dtype.itemsize)
-        blocks = min(blocks, int(GPU_SHARE * torch.cuda.mem_get_info()[0]) // block_bytes - 1)
+def make_engine(model: Transformer, plan: Plan) -> LLMEngine:
+    """An engine as a server has it, its cache as large as the memory allows, but without prefix caching."""
     config = EngineConfig(
-        max_num_seqs=max(max(plan.batches), plan.mixed[0]), max_num_batched_tokens=plan.step_tokens,
-        num_blocks=blocks + 1, block_size=BLOCK, enable_prefix_caching=False,
+        max_num_seqs=max(*plan.batches, plan.mixed[0]), max_num_batched_tokens=plan.step_tokens,
+        enable_prefix_caching=False,
     )  # fmt: skip
     return LLMEngine(model, None, config)
 
@@ -150,8 +139,8 @@ def _hollow_ms(engine: LLMEngine, seed: int) -> float:
     """Milliseconds of a step with as many layers and next to nothing to read: the fixed part of every step."""
     like = engine.model
     model = Transformer.random(hollow(like.config), like.dtype, like.device.type, seed)
-    other = LLMEngine(model, None, EngineConfig(num_blocks=8, block_size=BLOCK))
-    workload = cases.equal_workload(1, BLOCK, HOLLOW, model.config.vocab_size, seed)
+    other = LLMEngine(model, None, EngineConfig(num_blocks=8))
+    workload = cases.equal_workload(1, *HOLLOW, model.config.vocab_size, seed)
     warm_up(other, workload)
     return 1e3 * min(statistics.median(serve(other, workload)[1]) for _ in range(3))
 
@@ -187,7 +176,7 @@ def measure_model(bench: Bench, plan: Plan, bm: BenchModel | str, peers: bool = 
 
     def ours() -> None:
         model = Transformer.random(bm.config, bench.dtype, bench.device, bench.seed)
-        engine = make_engine(model, plan, workloads.values())
+        engine = make_engine(model, plan)
         measure_ours(bench, plan, bm, engine, workloads)
 
     bench.attempt(bm.title, ours)

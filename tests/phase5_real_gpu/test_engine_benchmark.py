@@ -145,7 +145,7 @@ def test_a_failure_is_told_in_a_line(error, why):
 
 def test_an_answer_of_the_wrong_length_is_no_figure(monkeypatch):
     workload = cases.equal_workload(2, 4, 3, 211)
-    engine = engine_runs.make_engine(Transformer.random(LLAMA, "float32"), SMALL, [workload])
+    engine = engine_runs.make_engine(Transformer.random(LLAMA, "float32"), SMALL)
     step = engine.step
     monkeypatch.setattr(engine, "step", lambda: (step(), engine.abort("request-1"))[0])
     with pytest.raises(RuntimeError, match="wrong length"):
