@@ -25,13 +25,12 @@ def _empty(*shape: int, dtype: str = "int32") -> Tensor:
 
 
 def _attention(
-    dtype: str, queries: int, num_heads: int = 32, num_kv_heads: int = 8, head_dim: int = 128,
-    kv_dtype: str | None = None, index: str = "int32", skip: int = 0,
+    dtype: str, queries: int, head_dim: int = 128, kv_dtype: str | None = None, index: str = "int32", skip: int = 0,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """q, k_cache, v_cache, block_tables, context_lens. skip: numbers of a head that lie before those in use."""
-    shape = (NUM_BLOCKS, 16, num_kv_heads, skip + head_dim)
+    shape = (NUM_BLOCKS, 16, 8, skip + head_dim)
     caches = [_empty(*shape, dtype=kv_dtype or dtype)[..., skip:] for _ in range(2)]
-    q = _empty(queries, num_heads, head_dim, dtype=dtype)
+    q = _empty(queries, 32, head_dim, dtype=dtype)
     return q, *caches, _empty(BATCH, MOST_BLOCKS, dtype=index), _empty(BATCH, dtype=index)
 
 
@@ -80,43 +79,9 @@ def _multiply(dtype: str, stages: int) -> None:
     first_kernels.multiply(_empty(*a, dtype="float16"), _empty(*b, dtype="float16"), stages)
 
 
-D64 = dict(num_heads=12, num_kv_heads=12, head_dim=64)
-D256 = dict(num_heads=16, num_kv_heads=8, head_dim=256)
 FP8 = dict(kv_dtype="float8_e4m3fn")
-LOCAL = dict(rule=dict(window=1000, softcap=50.0))  # as in a local layer of Gemma 2
-
-CASES: dict[str, Callable[[str], None]] = {
-    "decode": _decode,
-    "decode split": partial(_decode, num_splits=16),
-    "decode d64": partial(_decode, **D64),
-    "decode d256": partial(_decode, **D256),
-    "decode fp8": partial(_decode, **FP8),
-    "decode fp32": lambda dtype: _decode("float32"),
-    "decode window": partial(_decode, num_splits=16, **LOCAL),
-    "decode unaligned": partial(_decode, skip=1),
-    "decode int64": partial(_decode, num_splits=16, index="int64"),
-    "prefill": _prefill,
-    "prefill d64": partial(_prefill, **D64),
-    "prefill d256": partial(_prefill, **D256),
-    "prefill fp8": partial(_prefill, **FP8),
-    "prefill fp32": lambda dtype: _prefill("float32"),
-    "prefill window": partial(_prefill, **LOCAL),
-    "prefill int64": partial(_prefill, index="int64"),
-    "write KV": _write,
-    "rotate and write KV": partial(_write, rotated=True),
-    "write KV fp8": partial(_write, **FP8),
-    "GEMM int8": partial(_gemm, kind="int8"),
-    "GEMM int4": partial(_gemm, kind="int4"),
-    "GEMM int4, 64 rows": partial(_gemm, kind="int4", rows=64),
-    "first scale": partial(_scale, stride=1),
-    "first scale, stride 32": partial(_scale, stride=32),
-    "first transpose": _transpose,
-    "first multiply, 1 stage": partial(_multiply, stages=1),
-    "first multiply, 3 stages": partial(_multiply, stages=3),
-} | {f"ladder, {rung.name}": partial(_rung, rung=rung) for rung in LADDER}
-
-VARIANTS = {
-    f"{kernel}, heads of {head_dim}{' fp8' * fp8}{' window' * window}{' softcap' * softcap}": partial(
+VARIANTS: dict[str, Callable[[str], None]] = {
+    kernel + f" d{head_dim}" * (head_dim != 128) + " fp8" * fp8 + " window" * window + " softcap" * softcap: partial(
         call, head_dim=head_dim, rule=dict(window=1000 if window else None, softcap=50.0 if softcap else None),
         **(FP8 if fp8 else {}),
     )
@@ -126,8 +91,30 @@ VARIANTS = {
     for window in (False, True)
     for softcap in (False, True)
 }  # fmt: skip
-"""Every variant of the attention kernels, with 32 query heads on 8 KV heads."""
-CASES |= VARIANTS
+"""Every variant of the attention kernels, with 32 query heads on 8 KV heads. d64: heads of 64 numbers; of 128 otherwise."""
+
+CASES: dict[str, Callable[[str], None]] = (
+    VARIANTS
+    | {
+        "decode fp32": lambda dtype: _decode("float32"),
+        "decode unaligned": partial(_decode, skip=1),
+        "decode int64": partial(_decode, num_splits=16, index="int64"),
+        "prefill fp32": lambda dtype: _prefill("float32"),
+        "prefill int64": partial(_prefill, index="int64"),
+        "write KV": _write,
+        "rotate and write KV": partial(_write, rotated=True),
+        "write KV fp8": partial(_write, **FP8),
+        "GEMM int8": partial(_gemm, kind="int8"),
+        "GEMM int4": partial(_gemm, kind="int4"),
+        "GEMM int4, 64 rows": partial(_gemm, kind="int4", rows=64),
+        "first scale": partial(_scale, stride=1),
+        "first scale, stride 32": partial(_scale, stride=32),
+        "first transpose": _transpose,
+        "first multiply, 1 stage": partial(_multiply, stages=1),
+        "first multiply, 3 stages": partial(_multiply, stages=3),
+    }
+    | {f"ladder, {rung.name}": partial(_rung, rung=rung) for rung in LADDER}
+)
 
 
 def all_variants() -> list[dict[str, str | int]]:

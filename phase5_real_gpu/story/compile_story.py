@@ -10,8 +10,8 @@ from labkit.lab import Lab
 from phase5_real_gpu.compiling.machine_code import KB, LIMITS, Compiled
 
 PRODUCTION = (
-    "decode", "decode split", "decode d64", "decode d256", "decode fp8", "decode fp32", "decode window",
-    "prefill", "prefill d64", "prefill d256", "prefill fp8", "prefill fp32", "prefill window",
+    "decode", "decode split", "decode d64", "decode d256", "decode fp8", "decode fp32", "decode window softcap",
+    "prefill", "prefill d64", "prefill d256", "prefill fp8", "prefill fp32", "prefill window softcap",
     "write KV", "write KV fp8", "rotate and write KV",
     "GEMM int8", "GEMM int4", "GEMM int4, 64 rows",
 )  # fmt: skip
@@ -144,8 +144,8 @@ def engine_kernels(lab: Lab, kernels: Sequence[Compiled]) -> None:
         lab.predict(claim, question, predicted, measured, note=note)
     explain_columns(lab)
     if not lab.quick:
-        lab.say("""d64: 12 heads of 64, as in GPT-2. d256: 16 query heads on 8 KV heads of 256. fp8: keys and values of
-            one byte. split: long contexts in several splits.""")
+        lab.say("""d64, d256: heads of 64 and 256 numbers. fp8: keys and values of one byte. split: long contexts in several
+            splits.""")
     for capability in cards:
         show_card(lab, capability, [c for c in kernels if c.capability == capability])
     if any(c.capability == 75 for c in kernels):

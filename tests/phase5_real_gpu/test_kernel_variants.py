@@ -12,10 +12,10 @@ pytest.importorskip("triton")
 
 CARDS = [capability for capability in LIMITS if capability >= 80]
 FEW = [
-    (80, "prefill, heads of 96 softcap"),
-    (89, "prefill, heads of 128 window softcap"),
-    (89, "prefill, heads of 80 fp8"),
-    (90, "decode split, heads of 256 fp8"),
+    (80, "prefill d96 softcap"),
+    (89, "prefill window softcap"),
+    (89, "prefill d80 fp8"),
+    (90, "decode split d256 fp8"),
 ]
 
 
