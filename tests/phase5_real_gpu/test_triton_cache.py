@@ -14,7 +14,6 @@ from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedKVCache, StepLayout
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
-from phase4_scheduler.engine.model_runner import ModelRunner
 from phase5_real_gpu import triton_paged_attention
 from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
 from tests.phase5_real_gpu.conftest import DTYPES
@@ -99,20 +98,11 @@ def test_a_request_reads_what_another_writes_in_the_same_step(lab, reader_first)
 GREEDY = SamplingParams(temperature=0, max_tokens=11, ignore_eos=True)
 
 
-def engine_on(cls, model, **config):
-    cache = cls(model.config, config["num_blocks"], config["block_size"], model.dtype, model.device)
-    swap = {n: config.pop(n) for n in ("preemption", "num_swap_blocks") if n in config}
-    engine = LLMEngine(model, None, EngineConfig(**config), kv_cache=cache, **swap)
-    assert isinstance(engine.core.runner, ModelRunner) and engine.core.runner.kv_cache is cache
-    return engine
-
-
-def answers(outputs):
-    return [[c.token_ids for c in out.outputs] for out in outputs]
-
-
-def where_kernels_run(model, lab):
-    return model if lab.device == "cpu" else copy.deepcopy(model).to(lab.device)
+def engine_on(cls, model):
+    """Requests make room for each other: their blocks are swapped out, and in again."""
+    cache = cls(model.config, 11, 4, model.dtype, model.device)
+    config = EngineConfig(num_blocks=11, block_size=4, max_num_batched_tokens=20)
+    return LLMEngine(model, None, config, kv_cache=cache, preemption="swap", num_swap_blocks=20)
 
 
 @pytest.mark.proof
@@ -121,22 +111,14 @@ def test_the_script_whose_engine_writes_the_same_tokens(run_script):
     assert {"engine-on-kernels", "kernels-agree", "write-kv-agrees", "splits-many-users"} <= claims.keys()
 
 
-@pytest.fixture(scope="module")
-def grouped(lab):
-    """A random Llama, 4 query heads on 2 KV heads; with weights this large its scores lie far apart."""
-    return contrasted(Transformer.random(lab.model_config(4, 2, 16, num_layers=1)))
-
-
-@pytest.mark.parametrize("preemption", ["recompute", "swap"])
-def test_the_engine_where_memory_is_short(lab, grouped, preemption):
-    """Grouped queries and rotated keys; requests make room for each other."""
-    config = dict(num_blocks=11, block_size=4, max_num_batched_tokens=20, preemption=preemption)
-    if preemption == "swap":
-        config["num_swap_blocks"] = 20
+def test_the_engine_where_memory_is_short(lab):
+    """Grouped queries and rotated keys, in blocks that move. With weights this large scores lie far apart."""
+    grouped = contrasted(Transformer.random(lab.model_config(4, 2, 16, num_layers=1)))
     rng = random.Random(1)
     prompts = [[rng.randrange(97) for _ in range(n)] for n in (9, 3, 12, 1)]
-    reference = engine_on(PagedKVCache, grouped, **config)
-    wanted = answers(reference.generate(prompts, GREEDY))
-    engine = engine_on(TritonPagedKVCache, where_kernels_run(grouped, lab), **config)
-    assert answers(engine.generate(prompts, GREEDY)) == wanted
-    assert engine.core.stats.num_preemptions == reference.core.stats.num_preemptions > 0
+    there = grouped if lab.device == "cpu" else copy.deepcopy(grouped).to(lab.device)
+    engines = engine_on(PagedKVCache, grouped), engine_on(TritonPagedKVCache, there)
+    wanted, found = ([o.token_ids for o in engine.generate(prompts, GREEDY)] for engine in engines)
+    assert found == wanted
+    plain, own = (engine.core.stats.num_preemptions for engine in engines)
+    assert own == plain > 0 and isinstance(engines[1].core.runner.kv_cache, TritonPagedKVCache)
