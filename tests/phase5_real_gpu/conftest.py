@@ -176,9 +176,9 @@ def decode_case(context_lens: Sequence[int], **settings) -> PagedCase:
     return PagedCase([1] * len(context_lens), context_lens, **settings).fill()
 
 
-def paged_case(requests: Sequence[tuple[int, int]], **settings) -> PagedCase:
-    """Requests as (tokens before, new tokens)."""
-    return PagedCase([new for _, new in requests], [sum(r) for r in requests], **settings).fill()
+def paged_case(requests: Sequence[tuple[int, int]], new_too: bool = True, **settings) -> PagedCase:
+    """Requests as (tokens before, new tokens). new_too: both are in their blocks already."""
+    return PagedCase([new for _, new in requests], [sum(r) for r in requests], **settings).fill(new_too)
 
 
 def model_config(

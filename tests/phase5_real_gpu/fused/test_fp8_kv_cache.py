@@ -22,26 +22,16 @@ pytest.importorskip("triton")
 FP8 = torch.float8_e4m3fn
 
 
-def make(lab, requests, **settings):
-    """The tokens before the step's own are in their blocks."""
-    case = lab.Case([n for _, n in requests], [p + n for p, n in requests], cache_dtype=FP8, **settings)
-    return case.fill(new_too=False)
-
-
 def write(case):
     new = (case.new(given) for given in case.given)
     store(*new, case.k_cache, case.v_cache, case.new_slots)
-
-
-def one_token_each(lab):
-    return lambda requests, **settings: lab.decode_case([sum(r) for r in requests], **settings)
 
 
 # ---------------------------------------------------------------------- storing
 
 
 def test_fp8_is_rounded_as_torch_rounds(lab):
-    case = make(lab, [(0, 33)], kv_heads=2, dim=64, seed=2)
+    case = lab.Case([33], [33], dim=64, seed=2, cache_dtype=FP8)
     write(case)
     got = [cache.float() for cache in (case.k_cache, case.v_cache)]
     case.fill()
@@ -58,7 +48,7 @@ FP8_ENDS = {
 def test_fp8_stops_at_its_largest_number_and_at_its_smallest(lab):
     """Beyond 448 there is only NaN, and one NaN among the keys ruins every later token of its request. The smallest
     steps are 2^-9."""
-    case = make(lab, [(0, len(FP8_ENDS))], kv_heads=1)
+    case = lab.Case([len(FP8_ENDS)], [len(FP8_ENDS)], kv_heads=1, cache_dtype=FP8)
     for texts in case.given:
         texts[0][:] = torch.tensor(list(FP8_ENDS), device=lab.device)[:, None, None]
     write(case)
@@ -84,9 +74,13 @@ def test_fp8_stops_at_its_largest_number_and_at_its_smallest(lab):
 @settings(unshrunk, max_examples=5)
 def test_attention_over_fp8(lab, attention, requests, **shape):
     """Equal to the definition over the numbers that the 8 bits stand for."""
-    make = lab.paged_case if attention == "prefill" else one_token_each(lab)
-    case = make(requests, kv_heads=1, cache_dtype=FP8, **shape)
-    case.assert_right(case.prefill() if attention == "prefill" else case.decode(num_splits=attention))
+    settings = dict(kv_heads=1, cache_dtype=FP8, **shape)
+    if attention == "prefill":
+        case = lab.paged_case(requests, **settings)
+        case.assert_right(case.prefill())
+    else:
+        case = lab.decode_case([sum(r) for r in requests], **settings)
+        case.assert_right(case.decode(num_splits=attention))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)

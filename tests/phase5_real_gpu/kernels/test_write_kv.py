@@ -19,12 +19,6 @@ request = st.one_of(
 )
 
 
-def make(lab, requests, **settings):
-    """The tokens before the step's own are in their blocks."""
-    case = lab.Case([n for _, n in requests], [p + n for p, n in requests], **settings)
-    return case.fill(new_too=False)
-
-
 def memory(case):
     """All memory, the guards and the other layer included, as whole numbers."""
     return bits(case.data).clone()
@@ -43,7 +37,7 @@ def memory(case):
 @settings(unshrunk, max_examples=25)
 def test_each_token_in_its_slot_or_in_none(lab, requests, skipped, slot_dtype, **shape):
     """And nothing else in the whole memory changes."""
-    case = make(lab, requests, **shape)
+    case = lab.paged_case(requests, new_too=False, **shape)
     slots = case.new_slots
     skip = torch.tensor(skipped[: len(slots)], dtype=torch.bool, device=lab.device)
     flat = [bits(cache).flatten(0, 1) for cache in (case.k_cache, case.v_cache)]
@@ -59,7 +53,7 @@ def test_each_token_in_its_slot_or_in_none(lab, requests, skipped, slot_dtype, *
 
 def test_keys_and_values_that_lie_in_memory_each_in_its_own_way(lab):
     """q, k and v come out of one product; and the values' rows and heads may be in another order."""
-    case = make(lab, [(5, 4), (0, 3)], kv_heads=2, dim=32)
+    case = lab.paged_case([(5, 4), (0, 3)], new_too=False)
     keys, values = case.new(case.given[0]), case.new(case.given[1])
     qkv = torch.cat([torch.full((7, 128), math.nan, device=lab.device), keys.flatten(1)], 1)
     k, v = qkv[:, 128:].view(7, 2, 32), values.transpose(0, 1).contiguous().transpose(0, 1)
