@@ -69,29 +69,29 @@ def triton_kernel(layers: Layers) -> list[Call]:
 
 def phase3_cache(layers: Layers, use_kernel: bool) -> list[Call]:
     """`PagedKVCache.attend`: compiled and in place, or copied together first."""
-    return [_phase3_call(x, use_kernel) for x in layers]
 
+    def prepare(x: AttentionInputs) -> Call:
+        h, lens, new = x.case.heads, x.case.context_lens, x.case.query_lens
+        shape = dict(num_heads=h.num_heads, num_kv_heads=h.num_kv_heads, head_dim=h.head_dim)
+        config = replace(GPT2_124M, num_layers=1, **shape)
+        cache = PagedKVCache(config, len(x.k_cache), h.block_size, x.q.dtype, x.device, use_kernel=use_kernel)
+        cache.storage.k_cache[0].copy_(x.k_cache)
+        cache.storage.v_cache[0].copy_(x.v_cache)
+        tables = [table[: -(-n // h.block_size)] for table, n in zip(x.block_tables.tolist(), lens)]
+        slots = [
+            table[t // h.block_size] * h.block_size + t % h.block_size
+            for table, n, count in zip(tables, lens, new)
+            for t in range(n - count, n)
+        ]
+        slot_mapping = torch.tensor(slots, device=x.device)
+        # `attend` stores the new tokens first: these are in place already, and are stored once more.
+        k, v = (blocks.flatten(0, 1)[slot_mapping] for blocks in (x.k_cache, x.v_cache))
+        cache.begin_step(StepLayout(list(new), list(lens), tables, slot_mapping))
+        return lambda: cache.attend(0, x.q, k, v)
 
-def _phase3_call(x: AttentionInputs, use_kernel: bool) -> Call:
-    if use_kernel and (compiled_kernel() is None or x.device != "cpu"):
+    if use_kernel and compiled_kernel() is None:
         raise NotHere("numba is not installed, so Phase 3's compiled kernel is missing: pip install numba")
-    h, lens, new = x.case.heads, x.case.context_lens, x.case.query_lens
-    shape = dict(num_heads=h.num_heads, num_kv_heads=h.num_kv_heads, head_dim=h.head_dim)
-    config = replace(GPT2_124M, num_layers=1, **shape)
-    cache = PagedKVCache(config, len(x.k_cache), h.block_size, x.q.dtype, x.device, use_kernel=use_kernel)
-    cache.storage.k_cache[0].copy_(x.k_cache)
-    cache.storage.v_cache[0].copy_(x.v_cache)
-    tables = [table[: -(-n // h.block_size)] for table, n in zip(x.block_tables.tolist(), lens)]
-    slots = [
-        table[t // h.block_size] * h.block_size + t % h.block_size
-        for table, n, count in zip(tables, lens, new)
-        for t in range(n - count, n)
-    ]
-    slot_mapping = torch.tensor(slots, device=x.device)
-    # `attend` stores the new tokens first: these are in place already, and are stored once more.
-    k, v = (blocks.flatten(0, 1)[slot_mapping] for blocks in (x.k_cache, x.v_cache))
-    cache.begin_step(StepLayout(list(new), list(lens), tables, slot_mapping))
-    return lambda: cache.attend(0, x.q, k, v)
+    return [prepare(x) for x in layers]
 
 
 def plain_loops(layers: Layers) -> list[Call]:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from contextlib import nullcontext
 from unittest.mock import MagicMock, call
 
 import psutil
@@ -152,13 +153,7 @@ def test_script_writes_a_reference_file(steps_of, monkeypatch, tmp_path, capsys,
     assert read_reference(out).parts[0].outcome == "failed"
 
 
-class Watch:
-    def __enter__(self):
-        clocks = dict(lowest_sm_clock_mhz=1200.0, median_sm_clock_mhz=1900.0, highest_sm_clock_mhz=1980.0)
-        return clocks | dict(throttled_by=["SwPowerCap"])
-
-    def __exit__(self, *_):
-        pass
+CLOCKS = dict(lowest_sm_clock_mhz=1200.0, median_sm_clock_mhz=1900.0, highest_sm_clock_mhz=1980.0)
 
 
 def test_a_first_contact_stands_beside_the_data_sheet_and_goes_on(
@@ -166,7 +161,8 @@ def test_a_first_contact_stands_beside_the_data_sheet_and_goes_on(
 ):
     monkeypatch.setattr(measure_machine, "has_gpu", lambda: True)
     monkeypatch.setattr(measure_machine, "device_name", lambda _: "NVIDIA H200")
-    monkeypatch.setattr("phase5_real_gpu.measuring.steps.watch_card", Watch)
+    watch = nullcontext(CLOCKS | dict(throttled_by=["SwPowerCap"]))
+    monkeypatch.setattr("phase5_real_gpu.measuring.steps.watch_card", lambda: watch)
 
     def outcomes(*options, **sources):
         monkeypatch.setattr(contact, "FIRST_CONTACT", steps_of(**sources))

@@ -56,24 +56,19 @@ def test_every_number_of_a_model_is_held_as_often_as_it_should_be(configs, famil
 
 
 @pytest.mark.parametrize(
-    ("t", "p", "change", "message"),
+    ("family", "change", "split", "message"),
     [
-        (3, 1, {}, "tensor_parallel_size is 3, and the model has 4 query heads"),
-        (4, 1, {"d_ff": 66}, "the model has 66 numbers inside its MLP"),
-        (2, 1, {"num_heads": 12, "num_kv_heads": 3}, "the model has 3 KV heads"),
-        (1, 4, {}, "pipeline_parallel_size is 4, and the model has 3 layers"),
+        ("llama", {}, (3, 1), "tensor_parallel_size is 3, and the model has 4 query heads"),
+        ("llama", {"d_ff": 66}, (4, 1), "the model has 66 numbers inside its MLP"),
+        ("llama", {"num_heads": 12, "num_kv_heads": 3}, (2, 1), "the model has 3 KV heads"),
+        ("llama", {}, (1, 4), "pipeline_parallel_size is 4, and the model has 3 layers"),
+        ("llama", {}, (2, 1, True), "deals out experts to 2 ranks, and the model has none"),
+        ("qwen3_moe", {}, (8, 1, True), "deals out experts to 8 ranks, and the model has 6"),
     ],
 )
-def test_sizes_that_do_not_divide_are_refused(configs, t, p, change, message):
-    config = replace(configs["llama"], **change)
+def test_what_cannot_be_split_is_refused(configs, family, change, split, message):
     with pytest.raises(ValueError, match=message):
-        check_split(config, t, p)
-
-
-@pytest.mark.parametrize(("family", "t", "number"), [("llama", 2, "none"), ("qwen3_moe", 8, "6")])
-def test_a_rank_without_an_expert_is_refused(configs, family, t, number):
-    with pytest.raises(ValueError, match=f"deals out experts to {t} ranks, and the model has {number}"):
-        check_split(configs[family], t, 1, enable_expert_parallel=True)
+        check_split(replace(configs[family], **change), *split)
 
 
 def test_experts_that_do_not_divide():
