@@ -33,5 +33,5 @@ def measure_quickly(device: str, seed: int = 0, tell: Callable[[str], None] = la
         None, device, ask(), name="yours", title="your machine, a quick look",
         command="python phase5_real_gpu/compare_to_reference.py", limits=bench.limits,
         measurements=(*bench.limits.measurements(), *bench.found.values()), quick=True,
-        parts=tuple(Part(what, "left out", error=why) for what, why in bench.left_out.items()),
+        parts=tuple(Part(what, "skipped", error=why) for what, why in bench.left_out.items()),
     )  # fmt: skip

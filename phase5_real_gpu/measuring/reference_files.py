@@ -54,7 +54,7 @@ def _once(measurements: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
 
 @dataclass(frozen=True)
 class Part:
-    """How one script of a measurement went: "ok", "failed", "timed out" or "skipped"; `error` says why."""
+    """How one script (or case) of a measurement went: "ok", "failed", "timed out" or "skipped"; `error` says why."""
 
     script: Text
     outcome: Text
