@@ -382,8 +382,9 @@ def what_is_wrong(
     read: Callable[[Path], None], folder: Path, sound: bool, seconds: float = SECONDS
 ) -> list[str]:
     """Of a reader of these files; empty if it reads or refuses them as it should."""
-    told, code, _ = run_apart(partial(judged, read, folder, sound), seconds)
-    verdict = told.decode() or (f"no answer in {seconds} s" if code is None else f"ended by code {code}")
+    ended = run_apart(partial(judged, read, folder, sound), seconds)
+    how = f"no answer in {seconds} s" if ended.code is None else f"ended by code {ended.code}"
+    verdict = ended.told.decode() or how
     return [] if verdict in ("read", "refused") else [verdict]
 
 

@@ -17,7 +17,7 @@ from phase3_paged_attention.paging import BlockManager
 from phase3_paged_attention.sharing import SwappingBlockManager, WindowedBlockManager
 from phase4_scheduler.features import faults
 from phase4_scheduler.features.faults import FaultIsolatingRunner
-from tests.fuzzing import answers, command_line, engine, hand_ins, http_bodies, model_files, signals
+from tests.fuzzing import answers, command_line, count, engine, hand_ins, http_bodies, model_files, signals
 from tests.fuzzing.command_line import complaint, options_of
 from tests.fuzzing.engine import try_engine
 from tests.fuzzing.model_files import CONTROL, what_is_wrong
@@ -36,6 +36,7 @@ def attack(try_case: Callable[[random.Random], list[str]], cases: int) -> Callab
     @settings(unshrunk, max_examples=cases * (5 if FUZZING else 1))
     @given(seeds)
     def test(seed):
+        count(f"cases of {try_case.__module__.rpartition('.')[2]}")
         assert try_case(random.Random(seed)) == []
 
     return test
