@@ -86,16 +86,15 @@ def replay_answer(name: str, told: bytes) -> bytes:
 def result_of(name: str, cells: list[str], isolated: bool) -> dict[str, Any]:
     """What is told of one answer."""
     seconds = find(name).seconds
-    told, code, called = run_apart(
-        partial(run_answer, name, cells), seconds, prepare=shut_in if isolated else calm_down
-    )
-    verdict = died(code, seconds, called)
-    if told:
-        found, _, _ = run_apart(partial(replay_answer, name, told), 2 * seconds + 10, prepare=limit_memory)
-        if found:
+    ended = run_apart(partial(run_answer, name, cells), seconds, prepare=shut_in if isolated else calm_down)
+    if ended.told:
+        replay = partial(replay_answer, name, ended.told)
+        if found := run_apart(replay, 2 * seconds + 10, prepare=limit_memory).told:
             return json.loads(found)
         says = "Its results could not be judged within time and memory."
         verdict = Verdict("not yet", "unusable-result", says)
+    else:
+        verdict = died(ended)
     return {"verdict": asdict(verdict), "forged": False}
 
 

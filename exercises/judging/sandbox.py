@@ -28,7 +28,7 @@ from dataclasses import asdict
 from functools import partial
 from mmap import mmap
 from types import FunctionType
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from exercises.judging.answers import is_stub, name_the_trouble, stub_says, watch
 from exercises.judging.comparing import verdict_of
@@ -65,12 +65,12 @@ def judge_safely(exercise: Exercise, answers: Sequence[Any], seconds: float | No
     if not hasattr(os, "fork"):
         return judge(exercise, answers)
     with tempfile.TemporaryFile() as printed:
-        told, code, called = run_apart(partial(_judged, exercise, tuple(answers)), seconds, printed)
+        ended = run_apart(partial(_judged, exercise, tuple(answers)), seconds, printed)
         _pass_on(printed)
     try:
-        return Verdict(**json.loads(told)) if code == 0 else died(code, seconds, called)
+        return Verdict(**json.loads(ended.told)) if ended.code == 0 else died(ended)
     except (ValueError, TypeError):  # the answer closed the pipe, or wrote into it
-        return died(0, seconds, called)
+        return died(ended)
 
 
 def _judged(exercise: Exercise, answers: tuple[Any, ...]) -> bytes:
@@ -87,11 +87,21 @@ def _pass_on(printed: IO[bytes]) -> None:
         print(f"\n... and {more:,} more bytes that your answer printed")
 
 
-def died(code: int | None, seconds: float, called: str = "") -> Verdict:
-    """By the exit code: None if time was up, below 0 the signal that ended it."""
+class Ended(NamedTuple):
+    """A process that `run_apart` has started, and what it told."""
+
+    told: bytes
+    code: int | None  # None if time was up; below 0: the signal that ended it
+    called: str  # the call that was running
+    limit: float  # seconds after which it was stopped, by the clock or of computing
+
+
+def died(ended: Ended) -> Verdict:
+    """A verdict on an answer whose process told none."""
+    _, code, called, limit = ended
     if code is None:
         says = (
-            f"Your answer still ran after {seconds:g} s, so it was stopped. Look for a loop that never ends: "
+            f"Your answer still ran after {limit:g} s, so it was stopped. Look for a loop that never ends: "
             "does what its condition looks at change in every round?"
         )
         return Verdict("not yet", "endless", says, called)
@@ -113,16 +123,13 @@ def run_apart(
     seconds: float,
     printed: IO[bytes] | None = None,
     prepare: Callable[[], None] | None = None,
-) -> tuple[bytes, int | None, str]:
+) -> Ended:
     """Do the work in a fork of this process, and end that process and what it started.
 
     Args:
-        seconds: how long it may compute.
+        seconds: how long it may compute. It may take PATIENCE times as long.
         printed: the file that takes what the work prints; nothing is kept without one.
         prepare: what the process does before the work; `calm_down` unless another is given.
-
-    Returns:
-        What the work returned; the exit code, None if time was up; the call that was running.
     """
     fork = multiprocessing.get_context("fork")
     told_from, told_to = fork.Pipe(duplex=False)
@@ -132,7 +139,7 @@ def run_apart(
         warnings.simplefilter("ignore", DeprecationWarning)  # fork beside the kernel's threads: see calm_down
         process.start()
     told_to.close()
-    told = b""
+    told, computed = b"", _seconds_of_children()
     try:
         late = not told_from.poll(PATIENCE * seconds)
         if not late:
@@ -147,9 +154,19 @@ def run_apart(
         process.kill()
         process.join()
         told_from.close()
-    late = late or process.exitcode == -signal.SIGXCPU
+    # The system ends a process that ignores SIGXCPU a second later, with the signal that also says that memory has run out.
+    limit = PATIENCE * seconds if late else math.ceil(seconds)
+    late = late or process.exitcode == -signal.SIGXCPU or _seconds_of_children() - computed > seconds
     code = 0 if told else None if late else process.exitcode
-    return told, code, board[:].partition(b"\0")[0].decode(errors="ignore")
+    return Ended(told, code, board[:].partition(b"\0")[0].decode(errors="ignore"), limit)
+
+
+def _seconds_of_children() -> float:
+    """What the children that have ended have computed."""
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _do(work: Any, seconds: float, told_to: Any, printed: Any, board: mmap, prepare: Any) -> None:
