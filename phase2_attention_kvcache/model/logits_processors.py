@@ -57,7 +57,7 @@ def shifts_of(p: SamplingParams, eos_token_ids: Collection[int], logits: Tensor)
 def apply_penalties(row: Tensor, p: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> None:
     """Make tokens that occurred already less likely, in `row` [vocab]: in prompt and answer, or in the answer alone."""
     if p.repetition_penalty != 1 and (prompt or output):
-        seen = torch.tensor([*prompt, *output], device=row.device).unique()
+        seen = torch.tensor([*prompt, *output], device=row.device)
         logits = row[seen]
         # Dividing a negative logit would make its token likelier, so that one is multiplied.
         row[seen] = torch.where(logits > 0, logits / p.repetition_penalty, logits * p.repetition_penalty)

@@ -6,6 +6,7 @@ Source: vllm/v1/sample/ops/topk_topp_sampler.py; top-p: Holtzman et al. (2020), 
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
@@ -34,7 +35,7 @@ def to_probs(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Te
     vocab = logits.shape[1]
     ks = [p.top_k if 0 < p.top_k < vocab else vocab for p in params]
     if largest := max((k for k in ks if k < vocab), default=0):
-        kth = logits.topk(largest, dim=-1).values.gather(1, column(ks).clamp(max=largest) - 1)
+        kth = most_probable(logits, largest).gather(1, column(ks).clamp(max=largest) - 1)
         kth = kth.masked_fill(column(ks) == vocab, -math.inf)
         logits = logits.masked_fill(logits < kth, -math.inf)
     probs = logits.softmax(-1)
@@ -48,11 +49,18 @@ def apply_top_p(probs: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     """Set all but the most probable tokens that reach `top_p` [B, 1] to 0. The rest is not made to add up to 1."""
     # Sorting a whole vocabulary is the slowest part of a sampler, and few tokens are mostly enough. So look
     # at a few hundred of the most probable, and sort everything only for the rows where these do not reach top_p.
-    head = probs.topk(min(SURE_HEAD, probs.shape[1]), dim=-1).values
+    head = most_probable(probs, SURE_HEAD)
     lowest = _lowest_kept(head, top_p)
     if flat := (head.sum(-1) < top_p[:, 0]).nonzero().flatten().tolist():
-        lowest[flat] = _lowest_kept(probs[flat].sort(dim=-1, descending=True).values, top_p[flat])
+        lowest[flat] = _lowest_kept(most_probable(probs[flat], probs.shape[1]), top_p[flat])
     return probs.masked_fill(probs < lowest, 0.0)
+
+
+def most_probable(values: torch.Tensor, count: int) -> torch.Tensor:
+    """The largest values [B, count] of each row of `values` [B, vocab] in descending order, or all if there are fewer."""
+    if values.is_cpu:  # numpy sorts 8,192 numbers 20 times as fast as torch, and sooner than torch finds 50 of them
+        return torch.from_numpy(np.sort(values.numpy(), axis=-1)[:, : -count - 1 : -1].copy())
+    return values.topk(min(count, values.shape[1]), dim=-1).values
 
 
 def _lowest_kept(descending: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:

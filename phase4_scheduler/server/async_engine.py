@@ -27,6 +27,7 @@ from phase4_scheduler.engine.outputs import RequestOutput
 from phase4_scheduler.engine.request import Request, make_request
 from phase4_scheduler.features.recording import Event
 from phase4_scheduler.server.engine_process import (
+    MOST_COMMANDS,
     Add,
     EngineArgs,
     EngineLimits,
@@ -259,7 +260,8 @@ class AsyncEngine:
 
     def _write(self, commands: list[Add | Finish]) -> None:
         with contextlib.suppress(OSError):  # the process has ended: `_read` ends all streams
-            self._pipe.send(commands)
+            for first in range(0, len(commands), MOST_COMMANDS):
+                self._pipe.send(commands[first : first + MOST_COMMANDS])
 
     # ------------------------------------------------------------------ for the API
 
@@ -296,21 +298,20 @@ class AsyncEngine:
         Raises:
             QueueFullError: too many are under way. EngineDeadError: nothing is served any more.
         """
+        limit, request_id, params = self.max_num_queued_reqs, request.request_id, request.params
+        stream = Stream()
+        begin = partial(self._begin, request, stream)
+        # Thousands of answers to a prompt take half a second to begin.
+        parent, commands = begin() if params.n <= MOST_COMMANDS else await asyncio.to_thread(begin)
         if self.dead is not None:
             raise self.dead
-        limit, request_id, params = self.max_num_queued_reqs, request.request_id, request.params
         if limit is not None:
             unfinished = sum(parent.num_unfinished for parent in self.output_processor.parents.values())
             if unfinished + params.n > limit:
                 self.metrics.rejected()
                 raise QueueFullError(f"{unfinished} answers are under way, {limit} may be: try again later")
-        stream = Stream()
-        parent = ParentRequest(request, None, self.tokenizer, stream)
         self.output_processor.add(parent)
-        self._commands += [
-            Add(r.request_id, r.prompt_token_ids, r.params, r.arrival_time, r.priority)
-            for r in parent.requests
-        ]
+        self._commands += commands
         self._send_soon()
         try:
             finished = False
@@ -322,6 +323,14 @@ class AsyncEngine:
             if self.output_processor.drop(request_id) is not None:  # its reader is gone
                 self._commands += [Finish(s.request_id, "abort") for s in parent.states if not s.finished]
                 self._send_soon()
+
+    def _begin(self, request: Request, stream: Stream) -> tuple[ParentRequest, list[Add]]:
+        """A request as its client sees it, and the engine's: one for each answer."""
+        parent = ParentRequest(request, None, self.tokenizer, stream)
+        return parent, [
+            Add(r.request_id, r.prompt_token_ids, r.params, r.arrival_time, r.priority)
+            for r in parent.requests
+        ]
 
     async def watch(self) -> AsyncIterator[Event]:
         """What each step did, from now on, as `record` of the recording feature writes it. Ends with the engine, or if the reader is too

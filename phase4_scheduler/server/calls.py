@@ -91,6 +91,7 @@ class Call:
         """Have the engine check a request for each prompt. `name`: of the field that says `max_tokens`."""
         r = self.request
         for ids in self.prompts:
+            await asyncio.sleep(0)  # there may be a thousand: streams of others go on
             limits = (self.answer_room(ids, max_tokens, name), logprobs, prompt_logprobs)
             if r.constraint() is None:
                 params = r.params(*limits)
@@ -141,8 +142,11 @@ class Call:
     # ------------------------------------------------------------------ answers
 
     async def whole(self) -> dict[str, Any]:
-        tasks = [asyncio.create_task(collect(self.engine.generate(request))) for request in self.accepted]
+        tasks: list[asyncio.Task[RequestOutput]] = []
         try:
+            for request in self.accepted:
+                tasks.append(asyncio.create_task(collect(self.engine.generate(request))))
+                await asyncio.sleep(0)  # there may be a thousand: streams of others go on
             outputs = await asyncio.gather(*tasks)
         finally:
             for task in tasks:  # if one failed, the others are of no use
@@ -249,8 +253,11 @@ async def merge(streams: list[AsyncIterator[RequestOutput]]) -> AsyncIterator[tu
                 raise_error(output)
                 yield 0, output
         return
-    tasks = [asyncio.create_task(drain(i, stream)) for i, stream in enumerate(streams)]
+    tasks: list[asyncio.Task[None]] = []
     try:
+        for i, stream in enumerate(streams):
+            tasks.append(asyncio.create_task(drain(i, stream)))
+            await asyncio.sleep(0)  # there may be a thousand: streams of others go on
         left = len(tasks)
         while left:
             item = await queue.get()

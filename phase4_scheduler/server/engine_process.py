@@ -35,6 +35,8 @@ from phase4_scheduler.features.kv_events import KVEvent, KVEventBlockManager
 from phase4_scheduler.features.recording import EngineStats, Event, record
 from phase4_scheduler.features.speculation import SpecDecodingStats
 
+MOST_COMMANDS = 64  # between two steps, and of a message: a few ms
+
 
 class Add(NamedTuple):
     """A request that was checked: a `Request`, as far as it can travel."""
@@ -163,11 +165,7 @@ def run_engine(pipe: Connection, args: EngineArgs) -> None:
     try:
         pipe.send(EngineLimits.of(core))
         while True:
-            # Nothing to do: wait for a command. Otherwise take what is there, and step.
-            commands: list[Add | Finish] = []
-            while pipe.poll() or not (commands or core.scheduler.has_requests):
-                commands += pipe.recv()
-            message = turn(core, commands, stored)
+            message = turn(core, take_commands(pipe, core.scheduler.has_requests), stored)
             message.events = events.copy()
             events.clear()
             pipe.send(message)
@@ -177,6 +175,14 @@ def run_engine(pipe: Connection, args: EngineArgs) -> None:
         sys.exit(str(error))
     finally:
         core.shutdown()
+
+
+def take_commands(pipe: Connection, busy: bool) -> list[Add | Finish]:
+    """What is there, up to about MOST_COMMANDS; if there is nothing to compute, wait for the first."""
+    commands: list[Add | Finish] = []
+    while (len(commands) < MOST_COMMANDS and pipe.poll()) or not (commands or busy):
+        commands += pipe.recv()
+    return commands
 
 
 def warm_up(core: EngineCore, tell: Callable[[str], None] = lambda _: None) -> None:

@@ -5,6 +5,7 @@
 Python runs one thread at a time, and 5 MB of text take seconds. In a thread of the API process the others would wait.
 """
 
+import os
 import sys
 from array import array
 from pathlib import Path
@@ -23,6 +24,8 @@ def load(path: Path) -> Tokenizer:
 
 
 if __name__ == "__main__":
+    if hasattr(os, "nice"):
+        os.nice(10)  # the engine's steps go first
     text = sys.stdin.buffer.read().decode()
     ids = load(Path(sys.argv[1])).encode(text, "all")
     sys.stdout.buffer.write(array("I", ids).tobytes())

@@ -2,13 +2,20 @@
 
 import asyncio
 import json
+import random
 import socket
+import statistics
+import sys
+import threading
+import time
 from contextlib import suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from phase4_scheduler.server.client import complete
+from tests.fuzzing.http_bodies import BYTES_PER_BYTE, LIMIT, LONGEST_REFUSAL, make_body
 from tests.phase4_scheduler.server.test_server import running
 
 pytestmark = pytest.mark.proof
@@ -82,6 +89,43 @@ def test_nonsense_gets_a_clear_error(server, raw, status, word):
     assert found == status and word in body, body[:300]
     assert "Traceback" not in body
     assert asyncio.run(complete(server.address, ASKED)).usage["completion_tokens"] == 5
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the most memory that a process had")
+def test_bodies_of_any_shape_take_memory_by_their_size(server):
+    """200 bodies, deep, wide, wrong and valid, up to the limit. Prints how long /health took beside them."""
+    health, over = [], threading.Event()
+
+    def ask_for_health():
+        while not over.wait(0.002):
+            began = time.perf_counter()
+            assert server.call("/health")[0] == 200
+            health.append(time.perf_counter() - began)
+
+    probe = threading.Thread(target=ask_for_health)
+    probe.start()
+    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # forget the most it had
+    before = memory(server, "VmRSS")
+    try:
+        for seed in range(200):
+            path, raw, what = make_body(random.Random(seed))
+            status, text = send(server, post(raw, path))
+            assert status in (200, 400, 404, 413) and (status == 200 or len(text) < LONGEST_REFUSAL), what
+    finally:
+        over.set()
+        probe.join()
+    per_byte = (memory(server, "VmHWM") - before) / LIMIT
+    p99 = statistics.quantiles(health, n=100)[98]
+    print(
+        f"{per_byte:.1f} bytes per byte; /health {len(health):,} times: {p99:.3f} s p99, {max(health):.3f} s at most"
+    )
+    assert per_byte <= BYTES_PER_BYTE
+
+
+def memory(server, which):
+    """Bytes of the process that reads the bodies: now (VmRSS), or the most it ever had (VmHWM)."""
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(which)) * 1024
 
 
 @pytest.mark.parametrize("line", [b"name: value\r\n", b"n"], ids=["many", "one"])
