@@ -11,7 +11,7 @@ import textwrap
 from dataclasses import dataclass
 from html import escape
 
-from exercises.judging.sources import source_of, title_of
+from exercises.judging.sources import heading_of
 from exercises.judging.verdict import Exercise, Verdict
 
 WIDTH = 100
@@ -74,7 +74,7 @@ def verdict_box(exercise: Exercise, verdict: Verdict, tries: int | None = None) 
         footer = f'No idea how to begin? hint("{exercise.name}")'
     elif tries is not None:
         footer = {0: "Solved.", 1: "Solved at the first try."}.get(tries, f"Solved, after {tries} tries.")
-    return Box(verdict.state, f"{words} · {heading_of(exercise)}", _parts(verdict), footer)
+    return Box(verdict.state, f"{words} · {heading_of(exercise.name)}", _parts(verdict), footer)
 
 
 def engine_box(verdict: Verdict) -> Box:
@@ -96,19 +96,11 @@ def _parts(
     return tuple(parts)
 
 
-def heading_of(exercise: Exercise) -> str:
-    """As it stands above the exercise's notebook."""
-    try:
-        return title_of(source_of(exercise.name))
-    except (ValueError, OSError):
-        return exercise.title
-
-
 def hint_box(exercise: Exercise, rung: int, text: str) -> Box:
     """One rung of the ladder of hints."""
     text = textwrap.dedent(text).strip("\n")
     rungs = len(exercise.hints) + 1
-    heading = f"Hint {rung} of {rungs}, {RUNGS[min(rung, len(RUNGS)) - 1]} · {heading_of(exercise)}"
+    heading = f"Hint {rung} of {rungs}, {RUNGS[min(rung, len(RUNGS)) - 1]} · {heading_of(exercise.name)}"
     footer = "Type it yourself: the fingers learn too."
     if rung < rungs:
         footer = "Try it and run check(...). After a check that fails, this cell gives the next hint, "

@@ -21,7 +21,6 @@ class Exercise:
         name: the notebook's name, such as "p1e1_pairs".
         asks: names of the things that the learner defines, in the order in which `check` gets them.
         grade: `grade(*answers)` raises NotYet, or returns. It runs in a process of its own, with a time limit.
-        title: of an exercise without a source; else it is the source's first heading.
         seconds: how long the grader may run.
         mistakes: gives (diagnosis, a wrong answer that has to get it), as slips in the solution.
     """
@@ -29,7 +28,6 @@ class Exercise:
     name: str
     asks: tuple[str, ...]
     grade: Callable[..., Any]
-    title: str = ""
     seconds: float = 10.0
     mistakes: Callable[[], list[tuple[str, Mapping[str, Any]]]] = list
 

@@ -83,14 +83,14 @@ def test_a_companion_runs_under_nbval(being_worked_in, source):
 # ------------------------------------------------------------------ a check in a real kernel
 
 SETUP = """
-from exercises.judging import registry
+from exercises.judging import boxes, registry
 from exercises.grading import *
 from notebooks.widgets.guesses import Guesses
 guesses = Guesses()
 def grade(add):
     expect_equal(guard(add, 1, 2), 3, "add(1, 2)")
 exercise = Exercise("p1t1_add", ("add",), grade, seconds=1.0)
-registry.find = lambda name: exercise
+registry.find, boxes.heading_of = lambda name: exercise, str
 """
 SLIPS = ["check()", "hint(3)", "check('p1t1_add')", "guesses.reveal('how many', 'eight', measured=6)"]
 TRIED = {  # the line of the answer -> the line in place of a traceback

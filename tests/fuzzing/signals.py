@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -74,6 +75,8 @@ def try_signal(rng: random.Random) -> list[str]:
             [sys.executable, *words],
             cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             start_new_session=True,
+            # What a shell starts in the background ignores Ctrl-C, and so would the program.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         try:
             program.wait(after)
