@@ -96,7 +96,7 @@ class Sampler:
             rows = changed if len(drawn) == len(params) else changed[drawn]
             probs = to_probs(rows.float(), [params[i] for i in drawn])
             tokens = draw(probs, [generators[i] for i in drawn], self.generator)
-            for i, token in zip(drawn, tokens, strict=True):
+            for i, token in zip(drawn, tokens.tolist(), strict=True):
                 token_ids[i] = token
         logprobs: list[dict[int, float] | None] = [None] * len(params)
         if any(p.logprobs is not None for p in params):
@@ -162,23 +162,15 @@ def _check_rows(logits: torch.Tensor, params: Sequence[SamplingParams], *lists_o
         p.check_vocabulary(logits.shape[1])
 
 
-def draw(probs: torch.Tensor, generators: Sequence[Generator], common: Generator = None) -> list[int]:
-    """Draw one token from each row of `probs` [B, vocab].
+def draw(probs: torch.Tensor, generators: Sequence[Generator], common: Generator = None) -> torch.Tensor:
+    """Draw one token from each row of `probs` [B, vocab]: a tensor [B] on its device.
 
     Lay the tokens side by side on a line of length 1, each as wide as its probability, and pick one point. A row takes
     one random number, from its own generator: no other row, no device and no size of the vocabulary changes its token.
     """
-    return draw_tokens(probs, generators, common).tolist()
-
-
-def draw_tokens(
-    probs: torch.Tensor, generators: Sequence[Generator], common: Generator = None
-) -> torch.Tensor:
-    """As `draw`, with the tokens as a tensor [B] on the device of `probs`."""
-    points = draw_points(generators, common)
     ends = probs.double().cumsum(-1)  # where each token's piece of the line ends
-    at = points[:, None].to(probs.device) * ends[:, -1:]  # the line is 1 long, but for rounding
-    # The first piece that ends behind the point. A piece of width 0 never does.
+    # The line is 1 long, but for rounding. A piece of width 0 never is the first that ends behind the point.
+    at = draw_points(generators, common)[:, None].to(probs.device) * ends[:, -1:]
     return torch.searchsorted(ends, at, right=True).flatten()
 
 

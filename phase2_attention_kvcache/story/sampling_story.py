@@ -166,7 +166,7 @@ def tell_chance(lab: Lab, sampler: Sampler, logits: torch.Tensor) -> None:
     five = SamplingParams(top_k=5, seed=lab.seed)
     p = sampler.probabilities(logits[None], [five])[0]
     kept = p[p > 0]
-    throws = draw(kept.expand(10_000, -1), [None] * 10_000)
+    throws = draw(kept.expand(10_000, -1), [None] * 10_000).tolist()
     lab.predict(
         "sampling",
         "10,000 draws with top_k 5: share of the most probable token",

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from phase2_attention_kvcache.model.sampling import BadLogitsError, draw_tokens
+from phase2_attention_kvcache.model.sampling import BadLogitsError, draw
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.truncation import to_probs
 from phase4_scheduler.assembly import Feature
@@ -145,7 +145,7 @@ class AsyncRunner(ModelRunner):
         if drawn := [i for i, request in enumerate(requests) if not request.params.greedy]:
             rows = on_device(drawn, logits.device)
             probs = to_probs(logits[rows].float(), [requests[i].params for i in drawn])
-            tokens[rows] = draw_tokens(probs, [requests[i].generator for i in drawn], self.generator)
+            tokens[rows] = draw(probs, [requests[i].generator for i in drawn], self.generator)
         return torch.where(best.isfinite(), tokens, PLACEHOLDER)
 
     def to_host(self, tokens: Tensor) -> Callable[[], list[int]]:

@@ -85,7 +85,7 @@ class DraftModel:
             rows = logits if len(drawn) == len(inputs) else logits[drawn]
             probs = to_probs(rows, [inputs[i].params for i in drawn])
             tokens = draw(probs, [None] * len(drawn), self.runner.generator)
-            for i, token, q in zip(drawn, tokens, probs, strict=True):
+            for i, token, q in zip(drawn, tokens.tolist(), probs, strict=True):
                 picked[i] = token, q
         return picked
 
