@@ -63,7 +63,7 @@ def verify_drafts(
         left = (weights - q[num_accepted]).clamp(min=0)
         # Nothing is left where p and q differ by rounding only. Then either will do.
         weights = left if left.any() else weights
-    return [*drafts[:num_accepted], *draw(weights[None], [None], generator)]
+    return [*drafts[:num_accepted], *draw(weights[None], [None], generator).tolist()]
 
 
 def matching_drafts(tokens: Sequence[int], drafts: Sequence[int]) -> list[int]:
