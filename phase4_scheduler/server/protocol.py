@@ -81,7 +81,12 @@ def as_biases(value: Any) -> Any:
     if not isinstance(value, dict):
         return value  # pydantic says what is wrong
     biases = {}
-    for token, bias in value.items():
+    left = [
+        *reversed(value)
+    ]  # what is done is dropped at once: twice in memory it takes more than 20 bytes per byte of the body
+    while left:
+        token = left.pop()
+        bias = value.pop(token)
         try:
             number = float(bias)
         except (TypeError, ValueError, OverflowError):
@@ -91,6 +96,7 @@ def as_biases(value: Any) -> Any:
             biases[int(token)] = min(100.0, max(-100.0, number))
         except ValueError:
             raise ApiError(f"logit_bias: the key {quoted(token)} is no token id", "logit_bias") from None
+    value.clear()
     return biases
 
 

@@ -1,6 +1,7 @@
 """What a body may cost before it is refused, and who may send one."""
 
 import json
+import tracemalloc
 
 import pytest
 from starlette.applications import Starlette
@@ -37,6 +38,15 @@ def test_parts_are_counted_outside_of_strings(text, what):
             read_body(CompletionRequest, raw, CONTEXT)
         return
     assert read_body(CompletionRequest, raw, CONTEXT).prompt == "x"
+
+
+def test_biases_for_a_hundred_thousand_tokens_are_not_twice_in_memory():
+    raw = json.dumps({"prompt": "x", "logit_bias": dict.fromkeys(range(105_000), 1)}).encode()
+    tracemalloc.start()
+    read_body(CompletionRequest, raw, CONTEXT)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 * len(raw)
 
 
 @pytest.mark.parametrize("context, most", [(1024, 2**20 + 2**16), (131_072, 9 * 2**20), (10**7, 32 * 2**20)])
