@@ -141,6 +141,7 @@ def _show(path: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if path.is_symlink():
         target.symlink_to(os.readlink(path))
+        _show(path.resolve())  # a virtual environment may be a link
         return
     target.mkdir() if path.is_dir() else target.touch()
     _mount(str(path), target, "", BIND | RECURSIVE)

@@ -31,16 +31,13 @@ OWN_FILE = "from pathlib import Path\nPath('my_example.json').write_text('[1, 2]
 
 @pytest.fixture(scope="module")
 def rooms():
-    """Whether this machine has namespaces: rooms are tried with walls, else without."""
-    first = Room(isolated=True)
-    isolated = first.open()
-    first.close()
-    return lambda number=1: [Room(isolated) for _ in range(number)]
+    """Rooms with walls where this machine has namespaces, else without."""
+    return lambda number=1: [Room(hand_ins.has_walls()) for _ in range(number)]
 
 
 @pytest.fixture
-def walls(rooms):
-    if not rooms()[0].isolated:
+def walls():
+    if not hand_ins.has_walls():
         pytest.skip("needs Linux namespaces")
 
 
