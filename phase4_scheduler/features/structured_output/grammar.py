@@ -56,6 +56,20 @@ class RequestGrammar:
         """How many of these tokens, from the first on, may follow."""
         return len(token_ids) if self.ended else self.matcher.validate_tokens(list(token_ids))
 
+    def fill(self, drafts: Sequence[int], address: int, width: int) -> None:
+        """Write what may come next, and behind each draft, as rows of bits.
+
+        Args:
+            drafts: those from the first refused one on are left out.
+            address, width: of the first row; bytes of a row.
+        """
+        allowed = self.matcher.validate_tokens(list(drafts)) if drafts else 0
+        for i, token in enumerate([*drafts[:allowed], None]):
+            self.matcher.unsafe_compute_mask_ptr(address + i * width, width)
+            if token is not None:
+                self.matcher.consume_token(token)
+        self.matcher.rollback(allowed)
+
 
 class GrammarCompiler:
     """Compiles grammars for a vocabulary, and fills masks over it.
@@ -74,8 +88,7 @@ class GrammarCompiler:
             eos_token=list(eos_token_ids),
             slices=[*llguidance.LLTokenizer.general_slices(), WORDS],
         )
-        self._words = -(-self._vocabulary.vocab_size // 32)  # of 32 bits, in a mask
-        self._threads = llguidance.LLExecutor()
+        self._words = -(-max(vocab_size, self._vocabulary.vocab_size) // 32)  # of 32 bits, in a mask
         self._compiled = lru_cache(maxsize=KEPT)(self._compile)
 
     def _compile(self, source: str) -> llguidance.LLMatcher:
@@ -104,25 +117,19 @@ class GrammarCompiler:
         """
         num_rows = sum(1 + len(drafts) for _, drafts in asked)
         masks = np.full((num_rows, self._words), -1, np.int32)
-        plain, drafted, row = [], [], 0
+        address, width, row = masks.ctypes.data, self._words * masks.itemsize, 0
         for grammar, drafts in asked:
-            if not grammar.ended and drafts:
-                drafted.append((grammar.matcher, row, list(drafts)))
-            elif not grammar.ended:
-                plain.append((grammar.matcher, row))
+            if not grammar.ended:
+                grammar.fill(drafts, address + row * width, width)
             row += 1 + len(drafts)
-        where = (masks.ctypes.data, self._words * masks.itemsize, num_rows)
-        if plain:
-            self._threads.unsafe_compute_mask_ptr(plain, *where)
-        if drafted:
-            self._threads.unsafe_compute_mask_ptr_with_draft_token(drafted, *where)
         for grammar, _ in asked:  # one that failed would allow the end of text only, from here on
             if grammar.matcher.is_error():
                 error = one_line(grammar.matcher.get_error())
                 raise ValueError(f"structured_outputs: the grammar failed: {error}")
-        known = min(self.vocab_size, self._vocabulary.vocab_size)
-        bits = np.unpackbits((~masks).view(np.uint8), axis=1, count=known, bitorder="little").view(bool)
-        return np.pad(bits, ((0, 0), (0, self.vocab_size - known)), constant_values=True)
+        packed = (~masks).view(np.uint8)
+        bits = np.unpackbits(packed, axis=1, count=self.vocab_size, bitorder="little").view(bool)
+        bits[:, self._vocabulary.vocab_size :] = True
+        return bits
 
 
 class LazyCompiler:
