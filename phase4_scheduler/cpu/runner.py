@@ -10,6 +10,7 @@ from torch import Tensor
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import KVStorage
 from phase4_scheduler.cpu.backend import prepare
+from phase4_scheduler.cpu.large_pages import keep_freed_memory
 from phase4_scheduler.cpu.linear import largest
 from phase4_scheduler.engine import EngineConfig, ModelRunner, StepBatch
 
@@ -23,6 +24,7 @@ class CPURunner(ModelRunner):
     def create(
         cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None = None
     ) -> Self:
+        keep_freed_memory()
         runner = super().create(prepare(model), config, num_blocks, storage)
         runner.sampler.largest = largest
         runner.threads = Threads()
