@@ -21,8 +21,8 @@ class Card:
         bandwidth_gb_s: memory bandwidth in 10^9 bytes per second.
         tensor_tflops: dense 16-bit matrix multiplication with 32-bit sums, 10^12 operations per second.
         multiprocessors: how many of them it has, each with its own registers and shared memory.
-        dollars_per_hour: a rough cloud price. An assumption, not a quotation: prices differ threefold
-            between sellers and change by the month.
+        dollars_per_hour: a rough cloud price. An assumption, not a quotation: prices differ fourfold
+            between sellers and change by the month (list prices that were found are beside `CARDS`).
         fp8_tflops, fp4_tflops: the same in 8 and in 4 bit; 0: the card has no arithmetic in this format.
     """
 
@@ -42,6 +42,10 @@ class Card:
         return self.memory_mib * 2**20
 
 
+# List prices per hour on demand: RunPod's secure cloud (October 7, 2026; H100 November 9): A100 1.59, H100 3.99, H200 4.59, B200 6.79.
+# Akash, "starting at" (September 20, 2026): A100 80 GB 1.71, H100 2.71, H200 4.45, B200 5.00, RTX PRO 6000 2.04. AWS (November 9, 2026):
+# A100 40 GB 2.74, A100 80 GB 3.43, H100 6.88. OpenRelay (September 20, 2026): RTX 4090 0.29, A100 40 GB 0.80. For T4, L4, L40S
+# and MI300X no dated list was found.
 CARDS: dict[str, Card] = {
     card.name: card
     for card in [
