@@ -5,12 +5,11 @@ Traffic is drawn from four patterns, or read from a trace, and served by the sch
 
 It runs in virtual time: only the model is replaced, by a cost model. Ten thousand requests take seconds.
 
-The script shows lengths of drawn and of recorded requests; the cost model beside the engine, and beside recordings of real
-GPUs; TTFT, ITL and goodput; the saturation point and its cause; one long prompt with and without chunked prefill.
+The script shows lengths of drawn and of recorded requests; the simulator beside recordings of real GPUs; TTFT, ITL and
+goodput; the saturation point and its cause; one long prompt with and without chunked prefill.
 
 Costs (--cost): "CARD:MODEL" computes the clock from a data sheet (l4:llama-3-8b), "rtx4090-table" and
-"rtxpro6000-table" add up vLLM's kernels as they were timed on these cards, "measured" fits the clock to the engine
-on this machine. Sources: see the modules.
+"rtxpro6000-table" add up vLLM's kernels as they were timed on these cards. Sources: see the modules.
 """
 
 import argparse
@@ -30,13 +29,11 @@ def story(lab: Lab) -> None:
     a = lab.args
     if a.rate == 0:
         raise LabError("--rate is 0: no request would ever come")
-    cost = None if a.cost == "measured" else find_cost(a.cost)  # a bad name is told before anything runs
+    cost = find_cost(a.cost)  # a bad name is told before anything runs
     trace = chapters.the_trace(lab) if a.trace else None
-    engines = chapters.engines(lab)
     chapters.three_patterns(lab)
-    fitted = chapters.the_clock(lab, *engines)
     recorded_story.the_truth(lab)
-    server = chapters.make_server(lab, cost or fitted, trace)
+    server = chapters.make_server(lab, cost)
     most = chapters.per_pattern(lab, server)
     under_load.virtual_run(lab, server, trace, most)
     under_load.load_sweep(lab, server, most)
@@ -49,11 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--requests", whole(1, 10**6), "N", None, "how many (2,000; of a trace all)"),
         ("--burstiness", between(0.001, 1000), "B", 1.0, "1: Poisson; below 1 in bursts; above 1 evenly (1)"),
         ("--trace", str, "FILE", None, "serve these requests instead: Azure CSV or Mooncake JSONL"),
-        ("--cost", str, "C", "l4:llama-3-8b", "CARD:MODEL, CARD-table, or measured (l4:llama-3-8b)"),
+        ("--cost", str, "C", "l4:llama-3-8b", "CARD:MODEL or CARD-table (l4:llama-3-8b)"),
         ("--ttft-slo", between(0.001, 10**6), "S", 1.0, "limit for the first token, seconds (1)"),
         ("--tpot-slo", between(0.001, 10**6), "S", 0.1, "limit for the mean gap of an answer, seconds (0.1)"),
         ("--max-num-seqs", whole(1, 10**5), "N", 256, "most requests that run at a time (256)"),
-        ("--num-blocks", whole(2, 10**6), "N", None, "KV blocks of 16 tokens (what fits, or 4096)"),
+        ("--num-blocks", whole(2, 10**6), "N", None, "KV blocks of 16 tokens (what fits)"),
     ):
         parser.add_argument(name, type=kind, metavar=metavar, default=default, help=text)
     add = parser.add_argument
@@ -63,8 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = ("model", "device", "dtype", "seed", "quick")
-    return run_lab(story, __doc__, options=options, add_arguments=add_arguments, argv=argv)
+    return run_lab(story, __doc__, options=("seed", "quick"), add_arguments=add_arguments, argv=argv)
 
 
 if __name__ == "__main__":

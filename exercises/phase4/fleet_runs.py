@@ -8,8 +8,8 @@ from exercises.judging.engine_runs import passed, same_or_stop
 from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator import (
     ROUTERS,
-    FittedCost,
     FleetRun,
+    LinearCost,
     ReplicaConfig,
     TrafficRequest,
     find_cost,
@@ -31,7 +31,7 @@ def load_the_engine(in_system: Callable, running: Callable, knee: Callable) -> N
     print(
         "rate / knee   you expect running   running   in the system, by your log   mean wait for the first token"
     )
-    cost = FittedCost((fixed, 0.0, each, 0.0, 0.0))
+    cost = LinearCost((fixed, 0.0, each, 0.0, 0.0))
     for share in (0.5, 0.8, 0.95, 1.1):
         arrivals = arrival_times(count, share * bears, 1.0, np.random.default_rng(9)).tolist()
         traffic = [TrafficRequest(arrival, 1, tokens) for arrival in arrivals]

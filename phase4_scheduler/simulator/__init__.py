@@ -1,7 +1,7 @@
-"""Traffic, and servers for it: the real scheduler in virtual time, the real engine in real time."""
+"""Traffic, and servers for it: the real scheduler and block manager in virtual time."""
 
 from phase4_scheduler.simulator.batching import Job, Served, serve_continuously, serve_statically
-from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, StepSize
+from phase4_scheduler.simulator.cost_model import ComputedCost, LinearCost, StepSize
 from phase4_scheduler.simulator.fleet import FleetRun, ReplicaConfig, serve_fleet
 from phase4_scheduler.simulator.interconnects import Calls, find_interconnect, step_traffic
 from phase4_scheduler.simulator.kernel_table import KernelTable
@@ -9,17 +9,15 @@ from phase4_scheduler.simulator.latency import Latency, RequestRecord, percentil
 from phase4_scheduler.simulator.parallel_cost import ParallelCost, find_cost
 from phase4_scheduler.simulator.routers import ROUTERS
 from phase4_scheduler.simulator.traffic import (
-    PromptMaker,
     TrafficRequest,
     draw_traffic,
-    fit_lengths,
     read_trace,
 )
 from phase4_scheduler.simulator.virtual_time import Run, simulate
 
 __all__ = [
-    "ROUTERS", "Calls", "ComputedCost", "FittedCost", "FleetRun", "Job", "KernelTable", "Latency", "ParallelCost", "PromptMaker", "ReplicaConfig",
+    "ROUTERS", "Calls", "ComputedCost", "FleetRun", "Job", "KernelTable", "Latency", "LinearCost", "ParallelCost", "ReplicaConfig",
     "RequestRecord", "Run", "Served", "StepSize",
-    "TrafficRequest", "draw_traffic", "find_cost", "find_interconnect", "fit_lengths", "percentiles", "read_trace",
+    "TrafficRequest", "draw_traffic", "find_cost", "find_interconnect", "percentiles", "read_trace",
     "serve_continuously", "serve_fleet", "serve_statically", "simulate", "step_traffic", "summarise",
 ]  # fmt: skip

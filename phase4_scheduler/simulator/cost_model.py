@@ -3,12 +3,12 @@
 The scheduler decides steps without ever looking at a tensor. So a server can be simulated with its real
 scheduler and its real block manager, if it is known how long each step would take. Three ways to know it:
 
-- Fitted: measure steps of the real engine, and find the price of each part of the work.
+- Linear: so many seconds per step, token, request. For what is worked out by hand.
 - Measured kernels: add up the times of the kernels that a step starts, from tables (`kernel_table.py`).
 - Computed: from a data sheet. A step reads the weights and the cache, and does some arithmetic; the slower
   of the two decides. No program on that card is faster, most are slower.
 
-What each leaves out: the fit knows only sums, so it cannot tell ten short contexts from one long one; the tables know
+What each leaves out: the linear one knows only sums, so it cannot tell ten short contexts from one long one; the tables know
 kernels, and not the gaps between them; the data sheet knows no program at all.
 
 Source: Williams, Waterman, Patterson, "Roofline" (2009), for the computed one.
@@ -16,20 +16,15 @@ Source: Williams, Waterman, Patterson, "Roofline" (2009), for the computed one.
 
 from __future__ import annotations
 
-import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Protocol
-
-import numpy as np
-from scipy.optimize import least_squares
+from typing import NamedTuple, Protocol
 
 from labkit.errors import LabError
 from phase1_tokens_embeddings.weights import Card, ModelShape, bytes_for_kv, kv_per_token, weight_bytes
 from phase1_tokens_embeddings.weights.memory_math import KV_BYTES, USABLE
 from phase2_attention_kvcache.measuring.roofline import Ceilings, Work
-from phase4_scheduler.simulator.latency import percentiles
 
 
 class StepSize(NamedTuple):
@@ -67,95 +62,25 @@ class StepSize(NamedTuple):
 
 
 class CostModel(Protocol):
-    kind: ClassVar[str]
-
     def seconds(self, size: StepSize) -> float: ...
     def describe(self) -> str: ...
 
 
-# ---------------------------------------------------------------------- fitted
-
-CHEAPER = 4  # tokens beyond so many cost less than the first ones
-TERMS = (
-    "step",
-    "token",
-    "request",
-    "context token",
-    "pair",
-    f"token of the first {CHEAPER}",
-    "step with prompts",
-)
-
-
-def amounts(size: StepSize) -> tuple[float, ...]:
-    """How much of each of the TERMS a step has.
-
-    The first few tokens of a step cost more than all others: a matrix of one row or two leaves a processor's wide
-    registers half empty. And where a prompt is computed, other programs run than those made for decoding (0 or 1).
-    """
-    tokens, requests, context, pairs, chunks = size
-    return 1, tokens, requests, context, pairs, min(tokens, CHEAPER), len(chunks) > 0
-
-
 @dataclass(frozen=True)
-class FittedCost:
-    """Seconds = step + token x num_tokens + request x num_requests + context token x context + pair x pairs, and a
-    little more for the first few tokens, and for a step that computes prompts.
+class LinearCost:
+    """Seconds = step + token x num_tokens + request x num_requests + context token x context + pair x pairs.
 
     Attributes:
-        prices: seconds a unit, in the order of TERMS. Those that are not given are 0.
-        source: what was measured.
-        median_error, p90_error: relative errors on steps that the fit had not seen.
-        steps: steps it was fitted to.
-        longest: longest context among them: beyond it the straight line is a guess.
+        prices: seconds a unit, in this order.
     """
 
-    kind: ClassVar[str] = "fitted"
     prices: tuple[float, ...]
-    source: str = ""
-    median_error: float = math.nan
-    p90_error: float = math.nan
-    steps: int = 0
-    longest: int = 0
 
     def seconds(self, size: StepSize) -> float:
-        return sum(map(operator.mul, self.prices, amounts(size)))
+        return sum(map(operator.mul, self.prices, (1, *size[:4])))
 
     def describe(self) -> str:
-        return f"fitted to {self.steps:,} steps: {self.source}"
-
-
-def fit_cost(
-    sizes: Sequence[StepSize], seconds: Sequence[float], source: str = "", seed: int = 0
-) -> FittedCost:
-    """Prices that explain measured steps. A quarter of the steps is kept aside to see how well they do.
-
-    Work cannot cost less than nothing, but plain least squares may say so when two kinds of work come
-    together; so the prices are the best ones that are not negative. Errors are relative: 1 ms too much matters
-    in a step of 3 ms and not in one of 300. They are squared, but beyond 10% they count as they are, or the few steps
-    that something else on the machine disturbed would bend everything (Huber, "Robust Estimation of a Location
-    Parameter", 1964). Users wait for the disturbed steps, too: so in the end all prices are raised until they add up to
-    the time that was measured.
-
-    Raises:
-        ValueError: fewer than 20 steps, or a step that took no time.
-    """
-    if len(sizes) < 20 or min(seconds) <= 0:
-        raise ValueError(f"{len(sizes)} measured steps: at least 20 are needed, each longer than 0 s")
-    took = np.asarray(seconds, dtype=float)
-    rows = np.array([amounts(size) for size in sizes], dtype=float)
-    aside = np.random.default_rng(seed).permutation(len(sizes)) < len(sizes) // 4
-    scale = np.maximum(rows.max(axis=0), 1)  # columns of like size: better numbers in the least squares
-    relative = rows[~aside] / scale / took[~aside, None]
-    scaled = least_squares(
-        lambda prices: relative @ prices - 1, np.full(len(TERMS), 1e-3), bounds=(0, np.inf), loss="huber", f_scale=0.1,
-        ftol=1e-15, xtol=1e-15, gtol=1e-15,
-    ).x  # fmt: skip
-    prices = scaled / scale
-    prices *= took[~aside].sum() / (rows[~aside] @ prices).sum()
-    errors = np.abs(rows[aside] @ prices - took[aside]) / took[aside]
-    longest = max(size.context // size.num_requests for size in sizes)
-    return FittedCost(tuple(prices.tolist()), source, *percentiles(errors, (50, 90)), len(relative), longest)
+        return "linear in tokens, requests, context and pairs"
 
 
 # ---------------------------------------------------------------------- computed
@@ -175,7 +100,6 @@ class ComputedCost:
             (Attention and the output head stay in 16 bit, as in vLLM.)
     """
 
-    kind: ClassVar[str] = "computed"
     name: str
     ceilings: Ceilings
     weights: int

@@ -148,7 +148,7 @@ class AllReduce(NamedTuple):
 
 @dataclass(frozen=True)
 class Interconnect:
-    """What joins devices: an all-reduce for each number of devices, and a send between two.
+    """What joins devices: an all-reduce for each number of devices.
 
     Attributes:
         computed: numbers of devices whose all-reduce was not recorded. It is worked out as a ring over the same wire.
@@ -157,7 +157,6 @@ class Interconnect:
     name: str
     title: str
     all_reduce: dict[int, AllReduce]
-    send: Wire
     computed: frozenset[int] = frozenset()
 
 
@@ -197,11 +196,10 @@ def find_interconnect(name: str) -> Interconnect:
         wires = {t: find_wire(machine, "all_reduce", t, t // computers) for t in (2, 4, 8)}
         # Between computers more devices have more network cards: there each recording stands for itself.
         joined = grouped(wires) if computers == 1 else {t: AllReduce((wire,)) for t, wire in wires.items()}
-        return Interconnect(name, title, joined, find_wire(machine, "send_recv", 2, 2 // computers))
+        return Interconnect(name, title, joined)
     if name == "pcie":  # four cards in two pairs: between the pairs lies PCIe
         four = find_wire("a100_pairwise_nvlink", "all_reduce", 4)
-        send = Wire(tuple(size / 4 for size in four.sizes), tuple(s / 6 for s in four.seconds))  # one round
         rings, faster = {t: ring(four, t) for t in (2, 4, 8)}, find_interconnect("nvlink").all_reduce
         wires = {t: AllReduce(group.recorded, faster[t].recorded) for t, group in grouped(rings).items()}
-        return Interconnect(name, "PCIe", wires, send, frozenset({2, 8}))
+        return Interconnect(name, "PCIe", wires, frozenset({2, 8}))
     raise LabError(f"unknown interconnect {name!r}: choose nvlink, nvlink-h100, pcie or network")

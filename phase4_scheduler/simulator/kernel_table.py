@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 from scipy.interpolate import RegularGridInterpolator
@@ -46,7 +45,6 @@ class KernelTable:
     requests are of different lengths: the table knows their mean only.
     """
 
-    kind: ClassVar[str] = "measured kernels'"
     name: str
     num_layers: int
     num_blocks: int

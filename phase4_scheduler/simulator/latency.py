@@ -18,11 +18,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-
-from phase4_scheduler.simulator.traffic import TrafficRequest
 
 
 @dataclass
@@ -31,8 +28,7 @@ class RequestRecord:
 
     Attributes:
         kind: the pattern it came from.
-        queued: when the scheduler learned of it: between two steps, so up to a step after its arrival. In virtual
-            time only.
+        queued: when the scheduler learned of it: between two steps, so up to a step after its arrival.
         token_times: when each token of its answer came out.
         num_cached_tokens: prompt tokens that the prefix cache had already.
     """
@@ -45,17 +41,6 @@ class RequestRecord:
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     queued: float = 0.0
-
-    @classmethod
-    def of(cls, request: TrafficRequest, metrics: Any = None, start: float = 0.0) -> RequestRecord:
-        """Of a request that has no tokens yet; or of a finished one, from the engine's metrics of it, with
-        times as seconds after `start`."""
-        record = cls(request.kind, request.arrival, request.prompt_tokens, request.output_tokens)
-        if metrics:
-            record.token_times = [t - start for t in metrics.token_times]
-            record.num_cached_tokens = metrics.num_cached_tokens
-            record.num_preemptions = metrics.num_preemptions
-        return record
 
     @property
     def ttft(self) -> float:
@@ -91,6 +76,7 @@ class Run:
         times, durations: of each step, its begin and its length in seconds.
         running, waiting: requests in each step.
         usage: share of the KV blocks in use in each step.
+        tokens: computed, of prompts and answers.
         in_system_seconds: seconds that requests spent in the system, all together, counted by the scheduler.
         preemptions: of the whole run.
         decode_steps, decode_seconds: of the steps without a prompt token.
@@ -106,6 +92,7 @@ class Run:
     running: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
     usage: list[float] = field(default_factory=list)
+    tokens: int = 0
     in_system_seconds: float = 0.0
     preemptions: int = 0
     decode_steps: int = 0

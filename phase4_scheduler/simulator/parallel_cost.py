@@ -1,7 +1,7 @@
 """How long does a step take on several cards? What each has to compute, and what crosses between them.
 
-Tensor parallelism divides the computing and adds calls; pipeline parallelism adds few calls, and divides nothing for a single
-step. So a step gets faster with more devices until the calls take longer than what is saved. `interconnects.py` has the wires.
+Tensor parallelism divides the computing and adds calls. So a step gets faster with more devices until the calls take longer than
+what is saved. (Pipeline parallelism divides nothing for a single step.) `interconnects.py` has the wires.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from phase4_scheduler.simulator.recorded_runs import RECORDED
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelCost(ComputedCost):
-    """A step on several cards: what one card would need, divided among those of a stage, and what crosses.
+    """A step on several cards: what one card would need, divided among them, and what crosses.
 
-    The stages work one after the other, so a token waits for all of them. Of a mixture each card is taken to hold a slice of every
-    expert. Were the experts dealt out, as many bytes would cross, and a step would wait for the card with the most to do.
+    Of a mixture each card is taken to hold a slice of every expert. Were the experts dealt out, as many bytes would cross, and a step would wait for the card with the most to do.
 
     Attributes:
         interconnect: what joins the cards. All other attributes are those of one card that could hold everything.
@@ -32,7 +31,6 @@ class ParallelCost(ComputedCost):
     shape: ModelShape
     interconnect: Interconnect
     tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
 
     @classmethod
     def of(
@@ -41,7 +39,6 @@ class ParallelCost(ComputedCost):
         card: Card,
         interconnect: Interconnect,
         tensor_parallel_size: int = 1,
-        pipeline_parallel_size: int = 1,
         **choices: Any,
     ) -> ParallelCost:
         """A published model on cards that share it.
@@ -53,7 +50,7 @@ class ParallelCost(ComputedCost):
             LabError: the cards together are too small, this number of them was not recorded, or the model's KV heads
                 cannot be dealt out evenly.
         """
-        t, p = tensor_parallel_size, pipeline_parallel_size
+        t = tensor_parallel_size
         if t > 1 and t not in interconnect.all_reduce:
             known = ", ".join(map(str, interconnect.all_reduce))
             raise LabError(f"tensor_parallel_size is {t}: {interconnect.title} was recorded with {known}")
@@ -62,25 +59,18 @@ class ParallelCost(ComputedCost):
                 f"the KV heads of {shape.name}, {shape.num_kv_heads}, cannot be dealt out evenly to {t} cards: choose a number "
                 "that divides them"
             )
-        whole = ComputedCost.of(shape, card, num_cards=t * p, **choices)
-        shared = dict(
-            shape=shape, interconnect=interconnect, tensor_parallel_size=t, pipeline_parallel_size=p
-        )
-        return cls(**vars(whole), **shared)
+        whole = ComputedCost.of(shape, card, num_cards=t, **choices)
+        return cls(**vars(whole), shape=shape, interconnect=interconnect, tensor_parallel_size=t)
 
     def compute_seconds(self, size: StepSize) -> float:
-        """Of all stages, one after the other."""
         return super().seconds(size) / self.tensor_parallel_size
 
     def communication_seconds(self, size: StepSize) -> float:
-        t, p = self.tensor_parallel_size, self.pipeline_parallel_size
-        calls = step_traffic(self.shape, size.num_tokens, size.num_requests, t, p)
-        total = 0.0
-        for kind, (count, nbytes) in calls.items():
-            wire = self.interconnect.send if kind == "send" else self.interconnect.all_reduce[t]
-            # Started from a CUDA graph, as vLLM does, a call is not held up.
-            total += count * wire(nbytes / count, at_best=True)
-        return total
+        t = self.tensor_parallel_size
+        calls = step_traffic(self.shape, size.num_tokens, size.num_requests, t).values()
+        wire = self.interconnect.all_reduce.get(t)
+        # Started from a CUDA graph, as vLLM does, a call is not held up.
+        return sum(count * wire(nbytes / count, at_best=True) for count, nbytes in calls)
 
     def seconds(self, size: StepSize) -> float:
         return self.compute_seconds(size) + self.communication_seconds(size)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
@@ -32,6 +31,7 @@ class RecordedRun:
         num_blocks: KV blocks of 16 tokens.
         published: what its publishers' own simulator (LLMServingSim) was off by, percent: of TTFT, TPOT and E2E
             the mean, median, p90, p95 and p99.
+        step: seconds of a step besides its kernels, with which the mean E2E of the first 150 requests agrees.
     """
 
     title: str
@@ -40,6 +40,7 @@ class RecordedRun:
     max_num_seqs: int
     max_context: int
     published: tuple[tuple[float, ...], ...]
+    step: float = 0.0
     model: str = "Llama-3.1-8B"
 
     @property
@@ -47,9 +48,9 @@ class RecordedRun:
         return SchedulerConfig(self.max_num_seqs, max_num_batched_tokens=2048, max_model_len=self.max_context)
 
     def kernel_table(self) -> KernelTable:
-        return KernelTable.load(
-            self.folder, f"{self.model} on {self.title}", 32, self.num_blocks, self.max_context
-        )
+        name = f"{self.model} on {self.title}"
+        table = KernelTable.load(self.folder, name, 32, self.num_blocks, self.max_context)
+        return replace(table, step=self.step)
 
     @cached_property
     def table(self) -> np.ndarray:
@@ -91,6 +92,7 @@ RECORDED = {
     "rtxpro6000": RecordedRun(
         "an RTX PRO 6000", FOLDER / "rtxpro6000", 33_000, 128, 131_072,
         ((-4.0, -8.6, -4.4, -2.4, -2.0), (-1.0, 0.0, 0.5, 0.3, 0.6), (-1.8, -1.2, -1.8, -1.3, -1.6)),
+        step=1.08e-3,
     ),
 }  # fmt: skip
 
@@ -195,7 +197,7 @@ def _load(rank: ClockedEngine) -> int:
 QWEN3 = RecordedRun(
     "two RTX PRO 6000", FOLDER / "qwen3", 40_000, 128, 262_144,
     ((-13.6, -21.8, -10.9, -10.5, -1.0), (-1.7, -1.6, -0.8, -0.8, -0.5), (-2.2, -2.0, -1.8, -1.8, -1.8)),
-    model="Qwen3-30B-A3B",
+    step=2.38e-3, model="Qwen3-30B-A3B",
 )  # fmt: skip
 """A mixture of experts: 128, of which a token uses 8. An engine on each card, and half of the experts. The recording
 does not name the blocks of their caches; they are never full."""
@@ -208,12 +210,10 @@ def expert_table() -> ExpertTable:
     own = KernelTable.load(QWEN3.folder, name, 48, QWEN3.num_blocks, QWEN3.max_context, kernels)
     experts = expert_line(QWEN3.folder / "experts.csv", 128, 8, 2)
     # To the other card goes half of what a token is: 2,048 numbers of 2 bytes.
-    return ExpertTable(own, experts, trip_bytes=2048, bandwidth=16e9, latency=20e-6)
+    return ExpertTable(own, experts, trip_bytes=2048, bandwidth=16e9, latency=20e-6, step=QWEN3.step)
 
 
 # ---------------------------------------------------------------------- once more, in virtual time
-
-Table = TypeVar("Table", KernelTable, ExpertTable)
 
 
 def replay(recorded: RecordedRun, cost: CostModel | ExpertTable) -> Run:
@@ -228,29 +228,6 @@ def simulated_latencies(run: Run) -> dict[str, np.ndarray]:
     records = sorted(run.records, key=lambda record: int(record.kind))
     moments = [(r.queued, r.token_times[0], r.token_times[-1], len(r.token_times)) for r in records]
     return latencies(*np.array(moments).T)
-
-
-def fit_step(recorded: RecordedRun, cost: Table, rounds: int = 3) -> Table:
-    """Find the seconds a step that kernels alone do not explain, from the first half of the requests.
-
-    One number, so that their mean E2E agrees: the answer is found by following a straight line through the last
-    two tries. Never below 0, as a CPU gives no time back.
-    """
-    half = len(recorded.requests()) // 2
-
-    def too_short(step: float) -> float:
-        run = replay(recorded, replace(cost, step=step))
-        ours, theirs = simulated_latencies(run)["E2E"], recorded.latencies()["E2E"]
-        return float(np.mean(theirs[:half] - ours[:half]))
-
-    last, missing = 0.0, too_short(0.0)
-    if missing <= 0:
-        return cost
-    step = 1e-3
-    for _ in range(rounds):
-        now = too_short(step)
-        last, step, missing = step, max(0.0, step + now * (step - last) / (missing - now)), now
-    return replace(cost, step=step)
 
 
 def errors(recorded: RecordedRun, run: Run) -> np.ndarray:

@@ -2,14 +2,12 @@
 
 ISL is the input sequence length, the tokens of the prompt. OSL is the output sequence length, the tokens of
 the answer. Traffic is either drawn from a pattern (chat, code, ...), or read from a trace: a log of real
-requests with their times and lengths. Traces hold no texts, so the prompts are made
-up, but two prompts share exactly the blocks that the trace says they share.
+requests with their times and lengths, and perhaps names of the blocks of their prompts.
 
 Sources: vllm/benchmarks/serve.py (`get_request`) for bursty arrivals; Patel et al., "Splitwise" (2024), for the Azure
 traces; Qin et al., "Mooncake" (2025), section 4, for traces with hash ids.
 """
 
-import itertools
 import math
 import reprlib
 from collections.abc import Sequence
@@ -111,53 +109,6 @@ def at_rate(requests: Sequence[TrafficRequest], rate: float) -> list[TrafficRequ
     last = requests[-1].arrival
     factor = (len(requests) - 1) / rate / last if last else 0.0
     return [replace(r, arrival=r.arrival * factor) for r in requests]
-
-
-def fit_lengths(requests: Sequence[TrafficRequest], max_model_len: int) -> tuple[list[TrafficRequest], float]:
-    """Lengths that fit a context, all shortened by one factor, so that their proportions stay.
-
-    Returns:
-        The requests, and the factor: 1 if they fit as they are.
-    """
-    longest = max(r.prompt_tokens + r.output_tokens for r in requests)
-    factor = min(1.0, max_model_len / longest)
-    fitting = []
-    for r in requests:
-        osl = max(1, math.floor(r.output_tokens * factor))
-        # An output of one token stays as it is, so the prompt has to leave room.
-        isl = max(1, min(math.floor(r.prompt_tokens * factor), max_model_len - osl))
-        fitting.append(replace(r, prompt_tokens=isl, output_tokens=osl))
-    return fitting, factor
-
-
-class PromptMaker:
-    """Made-up prompts: as long as they should be, shared where the hash ids say so, and nowhere else.
-
-    Args:
-        vocab_size: tokens are drawn from [1, vocab_size).
-        seed: for the draw.
-        factor: by how much the lengths were shortened (`fit_lengths`); blocks shrink with them.
-    """
-
-    def __init__(self, vocab_size: int = 8192, seed: int = 0, factor: float = 1.0) -> None:
-        self.vocab_size, self.seed = vocab_size, seed
-        self.block_tokens = max(1, math.floor(TRACE_BLOCK * factor))
-        self._blocks: dict[int, list[int]] = {}
-
-    def _draw(self, n: int, *key: int) -> list[int]:
-        return np.random.default_rng([self.seed, *key]).integers(1, self.vocab_size, size=n).tolist()
-
-    def _block(self, hash_id: int) -> list[int]:
-        """The tokens that this hash id stands for, the same each time."""
-        if hash_id not in self._blocks:
-            self._blocks[hash_id] = self._draw(self.block_tokens, 1, hash_id)
-        return self._blocks[hash_id]
-
-    def prompt(self, request: TrafficRequest, number: int) -> list[int]:
-        """The prompt of request `number`: its named blocks, then tokens of its own."""
-        shared = itertools.chain.from_iterable(map(self._block, request.hash_ids))
-        tokens = list(itertools.islice(shared, request.prompt_tokens))
-        return tokens + self._draw(request.prompt_tokens - len(tokens), 2, number)
 
 
 # ---------------------------------------------------------------------- traces

@@ -119,8 +119,9 @@ class ClockedEngine:
         request.block_table.block_hashes = list(block_hashes)
         self.scheduler.add(request)
         self.now = max(self.now, arriving.arrival)
-        record = self.unfinished[request.request_id] = RequestRecord.of(arriving)
-        record.queued = self.now
+        self.unfinished[request.request_id] = RequestRecord(
+            arriving.kind, arriving.arrival, isl, osl, queued=self.now
+        )
         # It came during the last step, and has waited for its end.
         self.run.in_system_seconds += max(self.now, self._end) - arriving.arrival
 
@@ -247,6 +248,7 @@ class ClockedEngine:
         run.running.append(running)
         run.waiting.append(waiting)
         run.usage.append(1 - free_blocks / (self.scheduler.block_manager.num_blocks - 1))
+        run.tokens += size.num_tokens
         run.in_system_seconds += seconds * (running + waiting)
         if size.num_tokens == size.num_requests:
             run.decode_steps += 1

@@ -15,7 +15,6 @@ from phase4_scheduler.simulator.recorded_runs import (
     RecordedRun,
     errors,
     expert_table,
-    fit_step,
     replay,
     simulated_latencies,
     spread,
@@ -26,7 +25,7 @@ Pair = tuple[RecordedRun, Run]
 
 
 def the_truth(lab: Lab) -> None:
-    """Part 2b: the recorded runs. Quickly only one of them, which needs no fit."""
+    """Part 2: the recorded runs. Quickly only one of them."""
     lab.title("Is the simulator accurate? 300 requests on real cards")
     lab.say("""Others let vLLM serve 300 requests on an RTX 4090, on an RTX PRO 6000 and on two of these, wrote down when each got its
         first and its last token, and timed the kernels one by one. The simulator gets these arrivals, lengths and kernel times,
@@ -37,10 +36,9 @@ def the_truth(lab: Lab) -> None:
     for name in ["rtx4090"] if lab.quick else recordings:
         recorded = recordings[name]
         cost = expert_table() if recorded is QWEN3 else recorded.kernel_table()
-        if name != "rtx4090":
-            cost = fit_step(recorded, cost)
-            lab.say(f"""On {recorded.title} kernels alone are too fast. One number is fitted on the first half of the
-                requests: {1000 * cost.step:.2f} ms per step for all work outside of kernels.""")
+        if recorded.step:
+            lab.say(f"""On {recorded.title} kernels alone are too fast. One number was fitted on the first half of the
+                requests: {1000 * recorded.step:.2f} ms per step for all work outside of kernels.""")
         run = replay(recorded, cost)
         pairs.append((recorded, run))
         show(lab, name, recorded, run)

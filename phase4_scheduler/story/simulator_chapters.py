@@ -1,8 +1,6 @@
-"""workload_simulator.py until the doors open: which traffic comes, what the clock says, what the server can do."""
+"""workload_simulator.py until the doors open: which traffic comes, what the server can do."""
 
-import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,39 +9,25 @@ from labkit.errors import LabError
 from labkit.figures import BLUE, GREEN, GREY, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
 from phase3_paged_attention.traffic import PATTERNS
-from phase4_scheduler.assembly import load_model
-from phase4_scheduler.engine import LLMEngine, SchedulerConfig
-from phase4_scheduler.simulator.cost_model import TERMS, CostModel, FittedCost
+from phase4_scheduler.engine import SchedulerConfig
+from phase4_scheduler.simulator.cost_model import ComputedCost
 from phase4_scheduler.simulator.fleet import ReplicaConfig
 from phase4_scheduler.simulator.kernel_table import KernelTable
-from phase4_scheduler.simulator.latency import summarise
 from phase4_scheduler.simulator.load_tests import capacity
-from phase4_scheduler.simulator.real_time import measure_cost, serve, warm_up
 from phase4_scheduler.simulator.recorded_runs import RECORDED
 from phase4_scheduler.simulator.traffic import (
     NO_CLUSTERS,
     PATTERN_NAMES,
     PRIORITIES,
-    PromptMaker,
     TrafficRequest,
     at_rate,
     count_clusters,
     draw_traffic,
-    fit_lengths,
     read_trace,
     silhouettes,
 )
-from phase4_scheduler.simulator.virtual_time import simulate
 
 KIND_COLOURS = {"summarisation": BLUE, "chat": ORANGE, "code": GREEN}
-
-
-def engines(lab: Lab) -> tuple[Callable[..., LLMEngine], int]:
-    """What makes engines of one model, and its context. Raises LabError if that leaves no room for the experiments."""
-    model = load_model(lab.args.model, lab.args.dtype, lab.device)
-    if (context := model.config.max_context) < 128:
-        raise LabError(f"this model reads {context} tokens at most: 128 or more are needed")
-    return partial(LLMEngine, model, None), context
 
 
 def the_trace(lab: Lab) -> list[TrafficRequest]:
@@ -126,71 +110,10 @@ def draw_clusters(
     return fig
 
 
-def the_clock(lab: Lab, make_engine: Callable[..., LLMEngine], context: int) -> FittedCost:
-    """Part 2: fit a clock to the engine, then let both serve the same traffic."""
-    lab.title("A cost model instead of a model: is it accurate?")
-    lab.say("""A step's length follows from its work: how many tokens, for how many requests, attending to how much context. So measure steps
-        of the engine, fit the prices, and let both serve the same traffic.""")
+def make_server(lab: Lab, cost: KernelTable | ComputedCost) -> ReplicaConfig:
     a = lab.args
-    context = min(context, 192 if lab.quick else 512)
-    n = 10 if lab.quick else 48
-    fitted = measure_cost(
-        make_engine, context, n, lab.seed, f"{a.model}, {lab.device}, {a.dtype}",
-        lambda records: lab.progress(records, "measuring steps of the engine", total=n),
-    )  # fmt: skip
-    lab.table(
-        "A step of the real engine on this machine costs",
-        ["", "microseconds"],
-        [[f"a {term}", 1e6 * price] for term, price in zip(TERMS, fitted.prices, strict=True)],
-        note=f"Fitted to {fitted.steps:,} steps. On steps kept aside the error is {fitted.median_error:.0%} in "
-        f"the median, and nine of ten are within {fitted.p90_error:.0%}. A pair is a new token and a token "
-        "that it looks at. The first 4 tokens of a step cost a little more each; the last price comes on top where a "
-        "prompt is computed, by other programs. A price of 0: other prices explain it already.",
-    )
-    limits = dict(max_num_seqs=16, max_num_batched_tokens=256)
-    config = SchedulerConfig(**limits, max_model_len=context)
-    blocks = 16 * -(-context // 16) + 1  # 16 requests, in blocks of 16 tokens
-    n = 10 if lab.quick else 80
-    traffic, factor = fit_lengths(draw_traffic("mixed", n, math.inf, seed=lab.seed), context)
-    rate = 0.5 * summarise(simulate(traffic, config, blocks, fitted).records).requests_per_second
-    traffic, _ = fit_lengths(draw_traffic("mixed", n, rate, seed=lab.seed), context)
-    virtual = summarise(simulate(traffic, config, blocks, fitted).records)
-    engine = make_engine(**limits, num_blocks=blocks)
-    prompts = PromptMaker(engine.model.config.vocab_size, lab.seed, factor)
-    warm_up(engine, traffic, prompts)
-    label = f"the engine serves {n} requests in real time"
-    real = summarise(list(lab.progress(serve(engine, traffic, prompts), label, total=n)))
-    lab.predict(
-        claim="virtual-clock",
-        question=f"median end-to-end time of {n} requests: by the clock, and in the real engine",
-        predicted=1000 * virtual.e2e.p50,
-        measured=1000 * real.e2e.p50,
-        unit="ms",
-        tolerance=0.35,
-        kind="timing",
-        note="The prices were measured a moment before: if something else ran then, and not now, they are too high. "
-        f"Mixed traffic with lengths scaled by {factor:.3f} to a context of {context}, "
-        f"{rate:.1f} requests per second.",
-    )
-    rows = [
-        [name, *(1000 * getattr(getattr(side, key), p) for side in (virtual, real) for p in ("p50", "p95"))]
-        for name, key in (("TTFT", "ttft"), ("ITL", "itl"), ("end to end", "e2e"))
-    ]
-    lab.table("Milliseconds", ["", "virtual p50", "virtual p95", "real p50", "real p95"], rows)
-    lab.record(cost=vars(fitted))
-    return fitted
-
-
-def make_server(lab: Lab, cost: CostModel, trace: Sequence[TrafficRequest] | None) -> ReplicaConfig:
-    a = lab.args
-    card = None if isinstance(cost, FittedCost) else cost  # whose memory is known
-    longest = max((r.prompt_tokens + r.output_tokens for r in trace or ()), default=0)
-    config = SchedulerConfig(
-        max_num_seqs=a.max_num_seqs,
-        max_model_len=card.max_context if card else max(8192, longest),
-        policy=a.policy,
-    )
-    server = ReplicaConfig(cost, config, a.num_blocks or (card.num_blocks if card else 4096))
+    config = SchedulerConfig(max_num_seqs=a.max_num_seqs, max_model_len=cost.max_context, policy=a.policy)
+    server = ReplicaConfig(cost, config, a.num_blocks or cost.num_blocks)
     lab.title("The server")
     lab.say(f"""Clock: {cost.describe()}. KV cache: {server.num_blocks:,} blocks, room for
         {server.cache_tokens:,} tokens. At most {config.max_num_seqs} requests run at a time, a step takes at
@@ -198,12 +121,9 @@ def make_server(lab: Lab, cost: CostModel, trace: Sequence[TrafficRequest] | Non
     if isinstance(cost, KernelTable):
         lab.say("""So every figure from here on is what the scheduler really decides, at the speed of kernels that were
             timed on the card, without what lies between two of them.""")
-    elif card:
+    else:
         lab.say("""So every figure from here on is what the scheduler really decides, at the speed that the
             card could reach at best.""")
-    else:
-        lab.say(f"""The fit saw contexts of up to {cost.longest:,} tokens. For longer ones the clock is a straight
-            line drawn on: a guess.""")
     return server
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phase4_scheduler.engine import SchedulerConfig
-from phase4_scheduler.simulator.cost_model import FittedCost
+from phase4_scheduler.simulator.cost_model import LinearCost
 from phase4_scheduler.simulator.fleet import (
     DAY,
     Autoscaler,
@@ -24,8 +24,8 @@ from phase4_scheduler.simulator.routers import LeastLoaded, PrefixAware, RoundRo
 from phase4_scheduler.simulator.traffic import TrafficRequest, arrival_times, draw_traffic
 from phase4_scheduler.simulator.virtual_time import simulate
 
-COST = FittedCost((5e-3, 1e-4, 3e-4, 1e-7, 1e-8))
-A_SECOND_A_TOKEN = FittedCost((0.0, 1.0, 0.0, 0.0, 0.0))
+COST = LinearCost((5e-3, 1e-4, 3e-4, 1e-7, 1e-8))
+A_SECOND_A_TOKEN = LinearCost((0.0, 1.0, 0.0, 0.0, 0.0))
 
 
 # ---------------------------------------------------------------------- fleets
@@ -118,7 +118,7 @@ def test_a_fleet_is_one_queue_with_several_servers(servers, load, fixed):
 
 # ---------------------------------------------------------------------- a fleet that follows its queue
 
-TEN_SECONDS = ReplicaConfig(FittedCost((10.0, 0.0, 0.0, 0.0, 0.0)), SchedulerConfig(max_num_seqs=1), 100)
+TEN_SECONDS = ReplicaConfig(LinearCost((10.0, 0.0, 0.0, 0.0, 0.0)), SchedulerConfig(max_num_seqs=1), 100)
 
 
 def test_a_burst_by_hand():

@@ -8,7 +8,7 @@ import pytest
 from labkit.errors import LabError
 from phase1_tokens_embeddings.weights import find_card, find_shape
 from phase4_scheduler.engine import SchedulerConfig
-from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, StepSize
+from phase4_scheduler.simulator.cost_model import ComputedCost, LinearCost, StepSize
 from phase4_scheduler.simulator.fleet import ReplicaConfig, serve_fleet
 from phase4_scheduler.simulator.parallel_cost import cost_on_cards
 from phase4_scheduler.simulator.planning import (
@@ -26,7 +26,7 @@ from phase4_scheduler.simulator.recorded_runs import RECORDED, replay, simulated
 from phase4_scheduler.simulator.routers import LeastLoaded, RoundRobin
 from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
 
-COST = FittedCost((20e-3, 2e-4, 1e-3, 1e-7, 1e-8))
+COST = LinearCost((20e-3, 2e-4, 1e-3, 1e-7, 1e-8))
 LIMITS = SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=512, max_model_len=8192)
 CONFIG = ReplicaConfig(COST, LIMITS, 500, enable_prefix_caching=False)
 

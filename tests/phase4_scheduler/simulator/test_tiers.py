@@ -3,7 +3,7 @@
 import pytest
 
 from phase4_scheduler.engine import SchedulerConfig
-from phase4_scheduler.simulator.cost_model import FittedCost
+from phase4_scheduler.simulator.cost_model import LinearCost
 from phase4_scheduler.simulator.fleet import serve_replicas
 from phase4_scheduler.simulator.routers import LeastLoaded, LeastPerSpeed, RoundRobin
 from phase4_scheduler.simulator.tiers import Tier, TieredReplica
@@ -11,7 +11,7 @@ from phase4_scheduler.simulator.traffic import TrafficRequest
 from phase4_scheduler.simulator.virtual_time import ClockedEngine, ReplicaConfig
 
 # Four blocks beside the null block: one request of 50 + 1 tokens fills them.
-CONFIG = ReplicaConfig(FittedCost((0.0, 1.0, 0.0, 0.0, 0.0)), SchedulerConfig(), 5)
+CONFIG = ReplicaConfig(LinearCost((0.0, 1.0, 0.0, 0.0, 0.0)), SchedulerConfig(), 5)
 A, B = (1, 2, 3), (4, 5, 6)
 
 
@@ -60,7 +60,7 @@ def test_a_router_counts_requests_per_speed():
 
 
 def test_replicas_may_differ():
-    slow = ReplicaConfig(FittedCost((0.0, 10.0, 0.0, 0.0, 0.0)), SchedulerConfig(), 5)
+    slow = ReplicaConfig(LinearCost((0.0, 10.0, 0.0, 0.0, 0.0)), SchedulerConfig(), 5)
     traffic = [TrafficRequest(0.0, 10, 1), TrafficRequest(0.0, 10, 1)]
     run = serve_replicas(
         traffic, [ClockedEngine.made_from(CONFIG), ClockedEngine.made_from(slow)], RoundRobin()

@@ -14,12 +14,10 @@ from labkit.errors import LabError
 from phase3_paged_attention.traffic import PATTERNS
 from phase4_scheduler.simulator.traffic import (
     PRIORITIES,
-    PromptMaker,
     TrafficRequest,
     arrival_times,
     at_rate,
     draw_traffic,
-    fit_lengths,
     read_trace,
 )
 
@@ -85,41 +83,6 @@ def test_the_same_seed_asks_for_the_same_work_at_any_rate():
 def test_impossible_traffic(arguments, message):
     with pytest.raises(ValueError, match=message):
         draw_traffic(*arguments)
-
-
-lengths = st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 3000)), min_size=1, max_size=30)
-
-
-@given(lengths=lengths, context=st.integers(2, 4000))
-def test_scaled_lengths_fit_and_keep_their_proportions(lengths, context):
-    requests = [TrafficRequest(0.0, isl, osl) for isl, osl in lengths]
-    scaled, factor = fit_lengths(requests, context)
-    assert 0 < factor <= 1 and (factor < 1) == any(isl + osl > context for isl, osl in lengths)
-    for old, new in zip(requests, scaled, strict=True):
-        assert new.prompt_tokens >= 1 and new.output_tokens >= 1
-        assert new.prompt_tokens + new.output_tokens <= max(context, 2)
-        assert abs(new.output_tokens - factor * old.output_tokens) <= 1
-
-
-# ---------------------------------------------------------------------- prompts
-
-
-def test_prompts_share_what_the_trace_says_and_nothing_else():
-    make = PromptMaker(vocab_size=5000, seed=1)
-    a = make.prompt(TrafficRequest(0, 1200, 1, hash_ids=(7, 8, 9)), 0)
-    b = make.prompt(TrafficRequest(0, 1100, 1, hash_ids=(7, 8, 10)), 1)
-    c = make.prompt(TrafficRequest(0, 1200, 1, hash_ids=(8,)), 2)
-    assert (len(a), len(b), len(c)) == (1200, 1100, 1200)
-    assert a[:1024] == b[:1024] and a[1024:1100] != b[1024:]
-    assert c[:512] == a[512:1024]
-    again = PromptMaker(vocab_size=5000, seed=1)
-    assert again.prompt(TrafficRequest(0, 1200, 1, hash_ids=(8,)), 2) == c
-    assert max(a) < 5000 and min(a) >= 1
-    alone = [make.prompt(TrafficRequest(0, 64, 1), i) for i in range(20)]
-    assert len({tuple(p[:16]) for p in alone}) == 20
-    short = PromptMaker(factor=0.1)  # blocks shrink with the lengths
-    a, b = (short.prompt(TrafficRequest(0, 100, 1, hash_ids=(1, other)), 0) for other in (2, 3))
-    assert a[:51] == b[:51] and a[51:] != b[51:]
 
 
 # ---------------------------------------------------------------------- traces

@@ -13,14 +13,14 @@ from phase2_attention_kvcache.measuring.roofline import work_of_step
 from phase2_attention_kvcache.model import ModelConfig
 from phase3_paged_attention.paging import BlockManager
 from phase4_scheduler.engine import Scheduler, SchedulerConfig
-from phase4_scheduler.simulator.cost_model import ComputedCost, FittedCost, StepSize, fit_cost
+from phase4_scheduler.simulator.cost_model import ComputedCost, LinearCost, StepSize
 from phase4_scheduler.simulator.latency import little, summarise
 from phase4_scheduler.simulator.load_tests import usage_at
 from phase4_scheduler.simulator.parallel_cost import find_cost
 from phase4_scheduler.simulator.traffic import TrafficRequest
 from phase4_scheduler.simulator.virtual_time import ClockedEngine, simulate
 
-ONE_SECOND = FittedCost((1.0, 0.0, 0.0, 0.0, 0.0))
+ONE_SECOND = LinearCost((1.0, 0.0, 0.0, 0.0, 0.0))
 
 
 # ---------------------------------------------------------------------- virtual time by hand
@@ -90,7 +90,7 @@ prices = st.tuples(st.floats(0.01, 1), *[st.floats(0, 0.1)] * 4)
 @settings(max_examples=120)
 def test_every_run_is_lawful(lines, prices, max_num_seqs, budget, num_blocks, policy, early):
     traffic = [TrafficRequest(t, p, o, str(i), pr) for i, (t, p, o, pr) in enumerate(sorted(lines))]
-    cost = FittedCost(prices)
+    cost = LinearCost(prices)
     config = SchedulerConfig(
         max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, policy=policy, max_model_len=400
     )
@@ -135,7 +135,7 @@ def test_steps_that_are_repeated_are_those_that_the_scheduler_would_decide(lines
 
     def serve(repeat):
         scheduler = Scheduler(limits, BlockManager(num_blocks))
-        engine = ClockedEngine(scheduler, FittedCost((0.1, 0.01, 0.003, 0.001, 0.0001)))
+        engine = ClockedEngine(scheduler, LinearCost((0.1, 0.01, 0.003, 0.001, 0.0001)))
         if not repeat:
             engine._foresee = lambda: None
         for i, (time, isl, osl, priority, token) in enumerate(sorted(lines)):
@@ -149,34 +149,6 @@ def test_steps_that_are_repeated_are_those_that_the_scheduler_would_decide(lines
 
 
 # ---------------------------------------------------------------------- cost models
-
-
-def steps(n, seed=0):
-    """All kinds of steps: prompts, decodes, both."""
-    rng = np.random.default_rng(seed)
-    sizes = []
-    for _ in range(n):
-        parts = [(int(rng.integers(0, 900)), 1) for _ in range(rng.integers(1, 17))]
-        if rng.random() < 0.5:
-            parts.append((int(rng.integers(0, 500)), int(rng.integers(2, 256))))
-        sizes.append(StepSize.of(parts))
-    return sizes
-
-
-def test_prices_are_found_in_noise_and_the_error_says_how_much():
-    truth, rng = FittedCost((4e-3, 1e-4, 3e-4, 0.0, 3e-8)), np.random.default_rng(1)
-    work = steps(600)
-    noise = rng.normal(1, 0.1, size=600)
-    noise[::50] *= 8  # something else had the machine
-    fitted = fit_cost(work, [truth.seconds(w) * x for w, x in zip(work, noise, strict=True)])
-    assert min(fitted.prices) >= 0
-    assert 0.03 < fitted.median_error < 0.2  # the median of |normal| is 0.067
-    fresh = steps(100, seed=9)
-    ratio = np.array([fitted.seconds(w) / truth.seconds(w) for w in fresh])
-    with pytest.raises(ValueError, match="at least 20"):
-        fit_cost(work[:19], [1.0] * 19)
-    assert ratio.max() / ratio.min() < 1.12  # nothing is bent by the disturbed steps,
-    assert abs(ratio.mean() / noise.mean() - 1) < 0.06  # and their time is in the prices
 
 
 @pytest.mark.parametrize(
