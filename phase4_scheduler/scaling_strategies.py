@@ -4,7 +4,8 @@ Many guides have such a table: for this traffic, pull that lever. Here four card
 time and with the scheduler of this course. Each misses its SLO, and each in another way. Then every lever is
 pulled on every kind: a card more, more sequences, smaller chunks, fewer bits, two cards a replica, a router that looks for
 prefixes. Then old conversations wait in main memory, on an SSD or in a store for all; slow cards stand beside a fast one; and a
-day with a quiet night is served by fleets of a fixed size and by fleets that grow with their queue.
+day with a quiet night is served by fleets of a fixed size and by fleets that grow with their queue or their tokens per second, and
+regions and models share cards.
 
 You will see: what broke, which lever the table recommends, whether it suffices, and what the others would have done.
 

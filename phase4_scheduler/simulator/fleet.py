@@ -129,30 +129,43 @@ def serve_replicas(
     return run.finish()
 
 
-# ---------------------------------------------------------------------- a fleet that grows and shrinks with its queue
+# ---------------------------------------------------------------------- fleets that grow and shrink
 
 DAY = 86_400.0  # seconds
 
 
 @dataclass(frozen=True)
 class Autoscaler:
-    """As an autoscaler on `vllm:num_requests_waiting` works.
+    """As KEDA and a HorizontalPodAutoscaler scale by a metric of vLLM: ceil(metric / target) replicas are wanted.
 
     Attributes:
-        fewest, most: replicas.
-        target: waiting requests per replica above which replicas are added: one for each `target` requests that wait.
+        fewest: replicas of each model. most: cards, for the replicas of all models.
+        metric: "waiting" requests (`vllm:num_requests_waiting`), or "tokens" computed per second (the sum of
+            `vllm:iteration_tokens_total`). Of a full replica the second one grows no more, so its target must be lower.
         every: seconds between two looks. cold_start: seconds from a look until a replica it adds serves.
-        patience: seconds without a waiting request after which one replica leaves. It first ends what it has begun.
+        window: replicas leave if more than any look of so many seconds wanted. They first end what they have begun.
 
-    Source: KEDA's scalers for queues.
+    Source: Kubernetes, "Horizontal Pod Autoscaling", on its algorithm and its stabilization window.
     """
 
     fewest: int = 1
     most: int = 64
+    metric: str = "waiting"
     target: float = 5.0
     every: float = 15.0
     cold_start: float = 120.0
-    patience: float = 300.0
+    window: float = 300.0
+
+
+@dataclass
+class Group:
+    """The replicas of one model: those that serve, those that start (with when they will serve), and what was wanted lately."""
+
+    config: ReplicaConfig
+    serving: list[int] = field(default_factory=list)
+    starting: list[tuple[float, int]] = field(default_factory=list)
+    wanted: list[tuple[float, int]] = field(default_factory=list)
+    tokens: int = 0  # computed until the last look
 
 
 def daily(requests: Sequence[TrafficRequest], rate: float, swing: float = 0.8) -> list[TrafficRequest]:
@@ -169,40 +182,62 @@ def daily(requests: Sequence[TrafficRequest], rate: float, swing: float = 0.8) -
     return [replace(requests[i % len(requests)], arrival=t) for i, t in enumerate(arrivals)]
 
 
+def later(day: Iterable[TrafficRequest], hours: float) -> list[TrafficRequest]:
+    """The same day where the sun rises so many hours later."""
+    moved = (replace(r, arrival=(r.arrival + 3600 * hours) % DAY) for r in day)
+    return sorted(moved, key=lambda r: r.arrival)
+
+
 @no_garbage_collection()
 def serve_autoscaled(
-    requests: Sequence[TrafficRequest], config: ReplicaConfig, scaler: Autoscaler
+    requests: Iterable[TrafficRequest], models: dict[str, ReplicaConfig], scaler: Autoscaler
 ) -> tuple[FleetRun, list[tuple[float, float]]]:
-    """Serve all requests, each by the least loaded replica that serves then.
+    """Serve all requests, each by the least loaded replica of its model that serves then.
+
+    Args:
+        models: by the `kind` of their requests; "": of all other requests.
 
     Returns:
         The run, and for each replica from when to when it is paid for, in seconds. The cold start is paid for.
     """
-    run = FleetRun([ClockedEngine.made_from(config) for _ in range(scaler.fewest)])
-    serving = list(range(scaler.fewest))
-    begun, ended = [0.0] * scaler.fewest, {}
-    starting: list[tuple[float, int]] = []
-    look = quiet_since = 0.0
+    run, begun, ended, look = FleetRun([]), [], {}, 0.0
+    groups = {kind: Group(config) for kind, config in models.items()}
+
+    def start(group: Group, ready: float) -> None:
+        group.starting.append((ready, len(run.replicas)))
+        run.replicas.append(ClockedEngine.made_from(group.config))
+        begun.append(look)
+
+    def adapt(group: Group) -> None:
+        group.serving += [i for ready, i in group.starting if ready <= look]
+        group.starting = [(ready, i) for ready, i in group.starting if ready > look]
+        own = [run.replicas[i] for i in group.serving]
+        before, group.tokens = group.tokens, sum(replica.run.tokens for replica in own)
+        waiting = sum(len(replica.scheduler.waiting) for replica in own)
+        value = waiting if scaler.metric == "waiting" else (group.tokens - before) / scaler.every
+        lately = [(time, n) for time, n in group.wanted if time > look - scaler.window]
+        group.wanted = [*lately, (look, max(scaler.fewest, math.ceil(value / scaler.target)))]
+        for _ in range(len(group.serving) - max(n for _, n in group.wanted)):
+            i = group.serving.pop()
+            ended[i], group.tokens = look, group.tokens - run.replicas[i].run.tokens
+        in_use = sum(i not in ended or r.scheduler.has_requests for i, r in enumerate(run.replicas))
+        missing = group.wanted[-1][1] - len(group.serving) - len(group.starting)
+        for _ in range(min(missing, scaler.most - in_use)):
+            start(group, look + scaler.cold_start)
+
+    for group in groups.values():
+        for _ in range(scaler.fewest):
+            start(group, 0.0)
     for number, request in enumerate(requests):
         while look <= request.arrival:
             run.advance(look)
-            serving += [i for ready, i in starting if ready <= look]
-            starting = [(ready, i) for ready, i in starting if ready > look]
-            waiting = sum(len(run.replicas[i].scheduler.waiting) for i in serving)
-            size = len(serving) + len(starting)
-            if waiting:
-                quiet_since = look
-            elif look - quiet_since >= scaler.patience and len(serving) > scaler.fewest:
-                ended[serving.pop()] = quiet_since = look
-            if waiting > scaler.target * size:
-                for _ in range(min(scaler.most, math.ceil(waiting / scaler.target)) - size):
-                    starting.append((look + scaler.cold_start, len(run.replicas)))
-                    run.replicas.append(ClockedEngine.made_from(config))
-                    begun.append(look)
+            for group in groups.values():
+                adapt(group)
             look += scaler.every
         run.advance(request.arrival)
+        serving = groups[request.kind if request.kind in groups else ""].serving
         loads = [run.replicas[i].load(request.arrival) for i in serving]
         run.give(request, number, serving[least(loads)])
     run.finish()
-    paid = [(start, max(ended.get(i, look), run.replicas[i].now)) for i, start in enumerate(begun)]
+    paid = [(time, max(ended.get(i, look), run.replicas[i].now)) for i, time in enumerate(begun)]
     return run, paid

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from heapq import merge
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -19,13 +20,14 @@ from phase4_scheduler.simulator.fleet import (
     FleetRun,
     ReplicaConfig,
     daily,
+    later,
     serve_autoscaled,
     serve_fleet,
     serve_replicas,
 )
 from phase4_scheduler.simulator.latency import summarise
 from phase4_scheduler.simulator.parallel_cost import cost_on_cards
-from phase4_scheduler.simulator.planning import SLO, binding_limit
+from phase4_scheduler.simulator.planning import ENOUGH, SLO, binding_limit
 from phase4_scheduler.simulator.routers import ROUTERS, LeastLoaded, LeastPerSpeed, PrefixAware
 from phase4_scheduler.simulator.tiers import Tier, TieredReplica
 from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, draw_traffic, read_trace
@@ -34,11 +36,9 @@ from phase4_scheduler.story.capacity_story import conversations
 from phase4_scheduler.story.capacity_task import BLOCK_SIZE
 
 CARDS_THERE, EFFICIENCY = 4, 0.8
-A_DAY, QUICK_DAY = 1.0, 0.03  # requests a second on average
-SCALERS = {
-    **{f"{n} replicas": Autoscaler(fewest=n, most=n) for n in (2, 3)},
-    **{f"by the queue, cold start {seconds} s": Autoscaler(cold_start=seconds) for seconds in (30, 120, 600)},
-}
+A_DAY, QUICK_DAY = 1.0, 0.01  # requests a second on average
+LOAD = 0.7  # share of a replica's highest throughput above which tokens per second ask for another one
+DAY_SLO = SLO(2.0, 0.1)
 
 
 @dataclass(frozen=True)
@@ -165,27 +165,53 @@ def the_matrix(lab: Lab, cases: list[Case]) -> None:
 
 
 def a_day(lab: Lab) -> None:
-    """Fleets of a fixed size, and fleets that grow and shrink with the queue."""
+    """Fleets of a fixed size and fleets that follow a metric; then regions and models that share cards."""
     lab.title("A day with a quiet night")
-    fleet, slo = Fleet(lab.args.model, lab.args.card), SLO(2.0, 0.1)
+    config, rate = Fleet(lab.args.model, lab.args.card).config, QUICK_DAY if lab.quick else A_DAY
     base = read_trace(lab.args.trace) if lab.args.trace else draw_traffic("chat", 2000, 1.0, seed=lab.seed)
-    day = daily(base, QUICK_DAY if lab.quick else A_DAY)
-    lab.say(f"""{len(day):,} requests; at noon their rate is 1.8 times its mean, at midnight 0.2 times. An autoscaler looks at the
-        queue every 15 s. Where more than 5 requests per replica wait, it starts replicas, and each serves after its cold start.
-        After 5 minutes without a queue one replica leaves.""")
+    shorter = 10 if lab.quick else 1
+    base = [replace(r, kind="", hash_ids=(), output_tokens=-(-r.output_tokens // shorter)) for r in base]
+    full = config.serve([replace(r, arrival=0.0) for r in base[:ENOUGH]])
+    most = full.tokens / sum(full.durations)
+    day, third = daily(base, rate), daily(base, rate / 3)
+    world = list(merge(*(later(third, hours) for hours in (0, 8, 16)), key=lambda r: r.arrival))
+    twelve = [replace(r, kind="other") for r in later(day, 12)]
+    both = list(merge(day, twelve, key=lambda r: r.arrival))
+    lab.say(f"""{len(day):,} requests; at noon their rate is 1.8 times its mean, at midnight 0.2 times. An autoscaler looks every 15 s. It
+        wants a replica for each 5 requests that wait, or for each {LOAD * most:,.0f} tokens computed per second: {LOAD:.0%} of what
+        one replica reaches. Each new replica serves after its cold start. If the last 5 minutes wanted fewer, replicas leave.""")
+    by_tokens = Autoscaler(metric="tokens", target=LOAD * most)
+    one, two = {"": config}, {"": config, "other": config}
+    fleets = [(f"{n} replicas", day, one, fixed(n)) for n in (2, 3)]
+    fleets += [
+        (f"by {name}, cold start {seconds} s", day, one, replace(scaler, cold_start=seconds))
+        for name, scaler in (("the queue", Autoscaler()), ("tokens per second", by_tokens))
+        for seconds in (30, 120, 600)
+    ]
+    fleets += [
+        ("three regions: one of them, 1 replica", third, one, fixed(1)),
+        ("three regions: one fleet for all, 2 replicas", world, one, fixed(2)),
+        ("two models: 2 replicas for each", both, two, fixed(2)),
+        ("two models: by tokens, 3 cards for both", both, two, replace(by_tokens, most=3)),
+    ]
     rows = []
-    for name, scaler in lab.progress(SCALERS.items(), "one fleet after another"):
-        run, paid = serve_autoscaled(day, fleet.config, scaler)
+    for name, requests, models, scaler in lab.progress(fleets, "one fleet after another"):
+        run, paid = serve_autoscaled(requests, models, scaler)
         hours = sum(end - start for start, end in paid) / 3600
-        most = max(sum(start <= t < end for start, end in paid) for t, _ in paid)
-        kept = sum(r.meets(slo.ttft, slo.tpot) for r in run.records) / len(day)
-        rows.append([name, most, hours, hours * fleet.config.cost.dollars_per_hour, f"{kept:.1%}"])
+        peak = max(sum(start <= t < end for start, end in paid) for t, _ in paid)
+        kept = sum(r.meets(DAY_SLO.ttft, DAY_SLO.tpot) for r in run.records) / len(requests)
+        rows.append([name, peak, hours, hours * config.cost.dollars_per_hour, f"{kept:.1%}"])
     lab.table(
-        f"Within an SLO of {slo.ttft:g} s to the first token and {slo.tpot:g} s between tokens",
+        f"Within an SLO of {DAY_SLO.ttft:g} s to the first token and {DAY_SLO.tpot:g} s between tokens",
         ["fleet", "most replicas", "replica hours", "$ per day", "requests within the SLO"],
         rows,
+        note="Regions: a third of the requests each, 8 hours apart. Models: a day each, 12 hours apart.",
     )
     lab.record(day=rows)
+
+
+def fixed(replicas: int) -> Autoscaler:
+    return Autoscaler(fewest=replicas, most=0)
 
 
 def old_prefixes(lab: Lab) -> None:

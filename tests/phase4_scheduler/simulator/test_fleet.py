@@ -3,6 +3,7 @@
 import gzip
 import heapq
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from phase4_scheduler.simulator.fleet import (
     Autoscaler,
     ReplicaConfig,
     daily,
+    later,
     serve_autoscaled,
     serve_fleet,
 )
@@ -121,27 +123,49 @@ def test_a_fleet_is_one_queue_with_several_servers(servers, load, fixed):
 TEN_SECONDS = ReplicaConfig(LinearCost((10.0, 0.0, 0.0, 0.0, 0.0)), SchedulerConfig(max_num_seqs=1), 100)
 
 
+BY_QUEUE = Autoscaler(target=2.0, every=20.0, cold_start=40.0, window=60.0)
+BURST = [TrafficRequest(0.1 * i, 8, 1) for i in range(10)]
+
+
 def test_a_burst_by_hand():
     """One request at a time, 10 s each; ten come in the first second. Looks at 0 s, 20 s, ...
 
     20 s: two are served and 8 wait. 8 / 2 are 4 replicas in all, so 3 are started, and serve from 60 s on.
-    Those that came before stay in the queue of the first replica. At 80 s two wait, later none: one replica leaves at
-    140 s, the others 60 s after each other, but for the last.
+    Those that came before stay in the queue of the first replica: 6, 4, 2, 0 wait then, and 3, 2, 1, 1 replicas are wanted. So at
+    80 s three are the most of the last 60 s, and one replica leaves, the others 20 and 40 s later.
     """
-    burst = [TrafficRequest(0.1 * i, 8, 1) for i in range(10)]
     late = [TrafficRequest(65.0 + i, 8, 1) for i in range(3)] + [TrafficRequest(400.0, 8, 1)]
-    scaler = Autoscaler(target=2.0, every=20.0, cold_start=40.0, patience=60.0)
-    run, paid = serve_autoscaled([*burst, *late], TEN_SECONDS, scaler)
+    run, paid = serve_autoscaled([*BURST, *late], {"": TEN_SECONDS}, BY_QUEUE)
     assert run.choices == [0] * 10 + [1, 2, 3] + [0]
     assert [r.ttft for r in run.records[10:]] == [10.0] * 4
-    assert [start for start, _ in paid] == [0.0, 20.0, 20.0, 20.0]
-    assert sorted(end for _, end in paid)[:3] == [140.0, 200.0, 260.0]
+    assert paid == [(0.0, 420.0), (20.0, 120.0), (20.0, 100.0), (20.0, 80.0)]
+
+
+def test_tokens_per_second_by_hand():
+    """A request of 8 tokens each 10 s until 90 s: 0.8 tokens/s, and none waits. A replica for each 0.4: two from 20 s + 40 s on.
+    120 s is the first look that wants one. At 160 s no look of the last 60 s wanted more."""
+    scaler = replace(BY_QUEUE, metric="tokens", target=0.4)
+    traffic = [TrafficRequest(10.0 * i, 8, 1) for i in range(10)] + [TrafficRequest(400.0, 8, 1)]
+    assert serve_autoscaled(traffic, {"": TEN_SECONDS}, scaler)[1] == [(0.0, 420.0), (20.0, 160.0)]
+    assert serve_autoscaled(traffic, {"": TEN_SECONDS}, BY_QUEUE)[1] == [(0.0, 420.0)]
+
+
+def test_two_models_share_three_cards_by_hand():
+    """Each has one; the third goes to the model whose queue grows first, from 20 s until 120 s, and then to the other."""
+    other = [replace(r, arrival=300 + r.arrival, kind="b") for r in BURST] + [
+        TrafficRequest(370.0, 8, 1, "b")
+    ]
+    run, paid = serve_autoscaled(
+        [*BURST, *other], {"": TEN_SECONDS, "b": TEN_SECONDS}, replace(BY_QUEUE, most=3)
+    )
+    assert run.choices == [0] * 10 + [1] * 10 + [3]
+    assert paid == [(0.0, 380.0), (0.0, 400.0), (20.0, 120.0), (320.0, 380.0)]
 
 
 def test_a_fleet_that_may_not_grow_is_a_fixed_one():
     traffic = draw_traffic("chat", 60, 3.0)
     config = ReplicaConfig(COST, SchedulerConfig(max_num_seqs=4), 400)
-    run, paid = serve_autoscaled(traffic, config, Autoscaler(fewest=2, most=2))
+    run, paid = serve_autoscaled(traffic, {"": config}, Autoscaler(fewest=2, most=2))
     assert run.records == serve_fleet(traffic, config, 2, LeastLoaded()).records and len(paid) == 2
 
 
@@ -151,6 +175,10 @@ def test_a_day_has_a_quiet_and_a_busy_half():
     assert len(day) == 8640 and (np.diff(times) >= 0).all() and times[-1] <= DAY
     counts, _ = np.histogram(times, bins=24, range=(0, DAY))
     assert counts[[0, 23]].max() < 0.3 * counts.mean() and counts[[11, 12]].min() > 1.6 * counts.mean()
+    moved = [np.histogram([r.arrival for r in later(day, h)], 24, (0, DAY))[0] for h in (0, 8, 16)]
+    assert (np.diff([r.arrival for r in later(day, 8)]) >= 0).all()
+    assert abs(moved[1] - np.roll(counts, 8)).max() <= 1
+    assert sum(moved).max() < 1.15 * sum(moved).mean()  # around the world it is always day
 
 
 # ---------------------------------------------------------------------- routers
