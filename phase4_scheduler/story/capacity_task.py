@@ -18,7 +18,15 @@ from phase1_tokens_embeddings.weights import CARDS, Card, ModelShape, find_card,
 from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator.fleet import ReplicaConfig
 from phase4_scheduler.simulator.parallel_cost import cost_on_cards
-from phase4_scheduler.simulator.planning import SLO, Load, Plan, make_plan, why_impossible
+from phase4_scheduler.simulator.planning import (
+    CLOCK_EFFICIENCY,
+    RECORDED_EFFICIENCY,
+    SLO,
+    Load,
+    Plan,
+    make_plan,
+    why_impossible,
+)
 from phase4_scheduler.simulator.routers import ROUTERS, Router
 from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, at_rate, draw_traffic, read_trace
 
@@ -135,7 +143,8 @@ def the_task(lab: Lab) -> Task:
     shape, card, precision = find_shape(a.model), find_card(a.card), find_precision(a.precision)
     card = replace(card, dollars_per_hour=a.price or card.dollars_per_hour)
     bits = dict(precision=precision, kv_precision=a.kv_precision)
-    cost = cost_on_cards(shape, card, a.tensor_parallel_size, efficiency=a.efficiency, **bits)
+    efficiency = a.efficiency or RECORDED_EFFICIENCY.get(card.name, CLOCK_EFFICIENCY)
+    cost = cost_on_cards(shape, card, a.tensor_parallel_size, efficiency=efficiency, **bits)
     if a.most < a.tensor_parallel_size:
         raise LabError(f"--most {a.most} cards: one replica alone takes {a.tensor_parallel_size}")
     lab.title("The task")
@@ -151,7 +160,7 @@ def the_task(lab: Lab) -> Task:
     config = ReplicaConfig(cost, scheduler, cost.num_blocks * BLOCK_SIZE // block, block, shared)
     slo = SLO(a.ttft_slo, a.tpot_slo, a.share)
     task = Task(
-        shape, card, precision, a.kv_precision, traffic, slo, config, a.router, a.efficiency, a.most, a.tensor_parallel_size
+        shape, card, precision, a.kv_precision, traffic, slo, config, a.router, efficiency, a.most, a.tensor_parallel_size
     )  # fmt: skip
     price = "" if a.price else " (a rough price: --price takes yours)"
     lab.say(f"""{cost.describe()}, ${cost.dollars_per_hour:.2f} per hour{price}, room for {config.num_blocks * block:,} tokens of KV

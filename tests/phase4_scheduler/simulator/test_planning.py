@@ -14,6 +14,7 @@ from phase4_scheduler.simulator.parallel_cost import cost_on_cards
 from phase4_scheduler.simulator.planning import (
     CLOCK_EFFICIENCY,
     CLOCK_RANGE,
+    RECORDED_EFFICIENCY,
     SLO,
     alone,
     binding_limit,
@@ -170,18 +171,16 @@ def test_eight_cards_without_nvlink_wait_for_their_wires_and_two_for_their_memor
         assert binding_limit(run, SLO(1, 0.01)).endswith(short)
 
 
-def test_both_recordings_on_one_card_lie_within_the_range_that_a_plan_states():
-    """300 requests, vLLM 0.19 and Llama 3.1 8B: mean TTFT, TPOT and end-to-end time between those of the two clocks."""
+def test_both_recordings_on_one_card_agree_with_the_clock_that_a_plan_uses():
+    """300 requests, vLLM 0.19 and Llama 3.1 8B: mean TTFT, TPOT and end-to-end time. The recorded share of the data sheet is within
+    the range that is stated for other cards."""
     for name, recorded in RECORDED.items():
-        theirs = {metric: values.mean() for metric, values in recorded.latencies().items()}
-        clocks = []
-        for times in CLOCK_RANGE:
-            cost = ComputedCost.of(
-                find_shape("llama-3-8b"), find_card(name), efficiency=CLOCK_EFFICIENCY / times
-            )
-            clocks.append(simulated_latencies(replay(recorded, cost)))
-        for metric, value in theirs.items():
-            assert clocks[0][metric].mean() <= value <= clocks[1][metric].mean(), (name, metric)
+        efficiency = RECORDED_EFFICIENCY[name]
+        cost = ComputedCost.of(find_shape("llama-3-8b"), find_card(name), efficiency=efficiency)
+        ours, theirs = simulated_latencies(replay(recorded, cost)), recorded.latencies()
+        for metric, values in theirs.items():
+            assert ours[metric].mean() == pytest.approx(values.mean(), rel=0.04), (name, metric)
+        assert CLOCK_RANGE[0] <= CLOCK_EFFICIENCY / efficiency <= CLOCK_RANGE[1]
 
 
 def test_few_bits_shorten_arithmetic_only_on_cards_that_compute_in_them_and_a_small_cache_holds_more():
