@@ -41,7 +41,8 @@ def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
     os._exit(128 + number)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Unwind, once, from a moment that suits."""
     where = frame
     while where:
         if where.f_code.co_filename.startswith("<frozen importlib"):
@@ -67,7 +68,7 @@ def signals_unwind() -> Iterator[None]:
         if is_a_program() and signal.getsignal(number) == action
     }
     for number in usual:
-        signal.signal(number, _interrupt)
+        signal.signal(number, interrupt)
     try:
         yield
     finally:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from labkit.interrupts import end_with_parent
+from labkit.interrupts import end_with_parent, interrupt
 from phase2_attention_kvcache.measuring.roofline import Work, matrix_bytes, work_of_batch
 from phase2_attention_kvcache.model import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
@@ -147,9 +147,7 @@ class StoredBytes(NamedTuple):
 def run_engine(pipe: Connection, args: EngineArgs) -> None:
     """The engine process, from its start to its end: until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches both processes; the other one decides
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(1)
-    )  # unwinds, which ends the ranks, also while they start
+    signal.signal(signal.SIGTERM, interrupt)  # unwinds, which ends the ranks, also while they start
     end_with_parent()
     try:
         core = args.start(pipe.send)

@@ -1,17 +1,15 @@
 """Requests that are legal and as large as they may be, beside 16 others: those get what they asked for. Prints how long they wait."""
 
 import asyncio
-import multiprocessing
 import statistics
 import time
 
 import pytest
 
-from phase4_scheduler.server.async_engine import AsyncEngine
 from phase4_scheduler.server.client import send_all
-from phase4_scheduler.server.engine_process import MOST_COMMANDS, Finish, take_commands
 from tests.phase4_scheduler.server.test_server import running
 
+pytestmark = pytest.mark.proof
 VOCAB, ANSWERS, TOKENS, LONGER = 8192, 16, 250, 330
 OTHER = {"prompt": "Once upon a time", "max_tokens": LONGER, "ignore_eos": True, "temperature": 0}
 PLAIN = {
@@ -58,7 +56,6 @@ async def beside(server, request):
     return await others, asked, answered
 
 
-@pytest.mark.proof
 def test_a_legal_request_at_its_limits_costs_no_other_its_answer():
     plain = {"plain": {}, "plain, of 900 tokens": {"prompt": [5] * 900}}
     with running("--max-num-seqs", "32") as server:
@@ -71,15 +68,3 @@ def test_a_legal_request_at_its_limits_costs_no_other_its_answer():
             gaps = [1000 * (after - before) for before, after in pairs if asked < after and before < answered]
             p99 = statistics.quantiles(gaps, n=100)[98]
             print(f"{name:<40} ITL p99 {p99:6.1f} ms, at most {max(gaps):6.0f} ms, of {len(gaps):,}")
-
-
-def test_thousands_of_commands_reach_the_engine_in_order_over_many_steps():
-    """Else all streams would wait until 16,384 answers to one prompt have begun."""
-    engine = AsyncEngine.__new__(AsyncEngine)
-    ours, engine._pipe = multiprocessing.Pipe(duplex=False)
-    commands = [Finish(str(number), "abort") for number in range(5 * MOST_COMMANDS)]
-    engine._write(commands)
-    engine._write([Finish("last", "stop")])
-    steps = [take_commands(ours, busy=False), *(take_commands(ours, busy=True) for _ in range(7))]
-    assert [len(step) for step in steps] == [MOST_COMMANDS] * 5 + [1, 0, 0]
-    assert [command for step in steps for command in step] == [*commands, Finish("last", "stop")]
