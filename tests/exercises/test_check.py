@@ -254,6 +254,7 @@ print(verdict.state, verdict.says)
 """
 
 
+@pytest.mark.proof  # a Python with torch, numba and an engine: 18 s
 def test_torch_and_numba_work_in_the_child_after_threads_in_the_parent():
     env, command = os.environ | {"OMP_NUM_THREADS": "4"}, [sys.executable, "-c", AFTER_THREADS]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240)
