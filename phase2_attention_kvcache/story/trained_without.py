@@ -1,6 +1,10 @@
-"""The results of small models that were trained without a choice.
+"""The results of small models that were trained without a choice, from `training/trained_without.json`.
 
-`training/train_without.py` measured it; the figures stand in `training/trained_without.json`.
+The model was the course's own: Qwen3's choices at width 128, 2 layers, 4 query and 2 KV heads of 32 numbers, an MLP of 320, a
+context of 128, a vocabulary of 1,024 tokens. Each recipe replaces one choice (GELU: an MLP of 480, so as many parameters; all of
+2019: with biases as well). It was trained for 240 steps of 16 windows of 128 tokens, by Muon at a rate of 0.01 and AdamW at 0.005 on
+the schedule of `training/train_model.py`. The same seed gives all recipes the same windows in the same order. `valid_loss` is the
+mean over 512 windows of unseen text, in nats per token.
 """
 
 import json

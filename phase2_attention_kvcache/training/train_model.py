@@ -69,14 +69,14 @@ def learning_rate_scale(step: int, steps: int) -> float:
     return 1.0 if step < fall_from else (steps - step) / (steps - fall_from)
 
 
-def make_optimizers(model: torch.nn.Module, blocks: str = ".h.") -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the blocks, AdamW for embeddings, biases and norms. `blocks`: the prefix of names in layers.
+def make_optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the blocks, AdamW for embeddings, biases and norms.
 
     Muon (Jordan et al., 2024) makes each update of a matrix nearly orthogonal. On this little data
     and time it reaches a lower loss than AdamW alone.
     """
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and blocks in n]
-    tables = [p for n, p in model.named_parameters() if p.ndim == 2 and blocks not in n]
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and ".h." in n]
+    tables = [p for n, p in model.named_parameters() if p.ndim == 2 and ".h." not in n]
     vectors = [p for n, p in model.named_parameters() if p.ndim == 1]
     groups = [dict(params=tables, weight_decay=0.1), dict(params=vectors, weight_decay=0.0)]
     return [
@@ -95,19 +95,11 @@ def make_loss(model: GPT2LMHeadModel, device: str, compiled: bool):
     return torch.compile(loss, dynamic=False) if compiled else loss
 
 
-def parser_of_training(description: str) -> Parser:
-    """A parser that knows --text and --valid."""
-    parser = Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", type=Path, required=True, help="training texts: a .txt file or a folder")
-    parser.add_argument(
-        "--valid", type=Path, required=True, help="texts that are only measured, never learned"
-    )
-    return parser
-
-
 def main() -> None:
-    parser = parser_of_training(__doc__)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
+    add("--text", type=Path, required=True, help="training texts: a .txt file or a folder")
+    add("--valid", type=Path, required=True, help="texts that are only measured, never learned")
     add("--out", type=Path, required=True, help="folder for the finished model")
     add("--preset", choices=PRESETS, default="tales", help="size of the model")
     add("--tokenizer", type=Path, help="tokenizer.json to use; without it one is trained")

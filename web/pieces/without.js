@@ -1,5 +1,5 @@
 // Remove one choice: what small models came to that were trained without it. All numbers were measured, see
-// phase2_attention_kvcache/training/train_without.py.
+// phase2_attention_kvcache/story/trained_without.py.
 
 import { box, button, element, shape, showCounts, thousands } from "./common.js";
 
