@@ -12,15 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labkit.foreign import quoted
-from phase1_tokens_embeddings.tokens.bpe import GPT2_SPLIT_PATTERN
+from phase1_tokens_embeddings.tokens.bpe import SPLIT_PATTERNS
 from phase1_tokens_embeddings.tokens.tokenizer import BPETokenizer
 from phase1_tokens_embeddings.tokens.tokenizer_files import bytes_of, merge_pairs, printable
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # kinds of tokens
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
-)
 
 
 class PreTokenizer(NamedTuple):
@@ -32,9 +28,9 @@ class PreTokenizer(NamedTuple):
 
 
 PRE_TOKENIZERS = {
-    "gpt-2": PreTokenizer(GPT2_SPLIT_PATTERN),
-    "llama-bpe": PreTokenizer(_LLAMA3, whole_words_first=True),
-    "qwen2": PreTokenizer(_LLAMA3.replace("{1,3}", ""), unicode_form="NFC"),
+    "gpt-2": PreTokenizer(SPLIT_PATTERNS["gpt-2"]),
+    "llama-bpe": PreTokenizer(SPLIT_PATTERNS["llama-bpe"], whole_words_first=True),
+    "qwen2": PreTokenizer(SPLIT_PATTERNS["qwen2"], unicode_form="NFC"),
 }
 
 

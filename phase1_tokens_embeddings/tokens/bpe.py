@@ -22,7 +22,6 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from math import prod
 
 import regex
 
@@ -37,37 +36,12 @@ Pair = tuple[int, int]
 # tables inside tiktoken or `tokenizers`, so a character that is new in Unicode can be cut differently there and
 # get other ids. Decoding gives the same text in both cases.
 GPT2_SPLIT_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-
-# Limits of a pattern from a file. GPT-4o's, the longest in use, has 274 characters, 3 groups, and counts up to 3.
-MAX_PATTERN, MAX_GROUPS, MAX_REPEATS = 1_000, 50, 10_000
-
-
-def compile_split(pattern: str) -> regex.Pattern[str]:
-    """Compile a split pattern. It may come from a file, so patterns that need endless time or memory are refused.
-
-    Raises:
-        ValueError: no regular expression, too large, or a kind of group that no tokenizer needs.
-    """
-    # The pattern without escaped characters, properties such as \p{L}, and sets such as [^a-z].
-    frame = regex.sub(
-        r"\\[pP]\{\^?[a-zA-Z][\w =:-]*\}|\\.|\[\^?\]?(?:\\.|[^\]])*\]",
-        "",
-        pattern[:MAX_PATTERN],
-        flags=regex.DOTALL,
-    )
-    counts = regex.findall(r"\{(\d*),?(\d*)\}", pattern[:MAX_PATTERN])
-    if len(pattern) > MAX_PATTERN or frame.count("(") > MAX_GROUPS:
-        fault = f"more than {MAX_PATTERN:,} signs or {MAX_GROUPS} groups"
-    elif prod(int(n) for pair in counts for n in pair if n.strip("0")) > MAX_REPEATS:
-        fault = f"repeats things more than {MAX_REPEATS:,} times"
-    elif regex.search(r"\(\?(?!i?:|i\)|=|!|>|<=|<!)|\(\*|\{(?!\d*,?\d*\})", frame):
-        fault = "groups that call themselves, count errors or set options are not read here"
-    else:
-        try:
-            return regex.compile(pattern)
-        except regex.error as error:
-            fault = f"no regular expression, {error.msg} at {error.pos}"
-    raise ValueError(f"the split pattern {quoted(pattern)} cannot be used: {fault}")
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+SPLIT_PATTERNS = {"gpt-2": GPT2_SPLIT_PATTERN, "llama-bpe": _LLAMA3, "qwen2": _LLAMA3.replace("{1,3}", "")}
+"""The split patterns of files that are read here. Another one may take endless time, so it is never tried."""
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
@@ -86,29 +60,15 @@ def count_words(texts: Iterable[str]) -> Counter[str]:
 def split_words(split: regex.Pattern[str], text: str) -> list[str]:
     """Cut text at the matches of a split pattern. Joined, the pieces are the text again.
 
-    GPT-2's pattern matches every character, so its matches are all there is. A pattern from a file
-    may leave gaps; the text between two matches is then a piece too, and nothing gets lost.
-
     Raises:
-        ValueError: it takes a hundred times as long as it should. "(a|a)+b" tries 2^n ways through n letters "a".
+        ValueError: the pattern leaves out a part of the text, or has groups that return parts of a match.
     """
-    seconds = 1 + len(text) / 100_000
-    try:
-        if not split.groups:
-            words = split.findall(text, timeout=seconds)
-            if "".join(words) == text:
-                return words
-        words, end = [], 0
-        for match in split.finditer(text, timeout=seconds):
-            words += [text[end : match.start()], match.group()]
-            end = match.end()
-    except TimeoutError:
+    words = split.findall(text)
+    if split.groups or "".join(words) != text:
         raise ValueError(
-            f"the split pattern {quoted(split.pattern)} takes too long: {len(text):,} characters were not cut after "
-            f"{seconds:.0f} s of computing"
-        ) from None
-    words.append(text[end:])
-    return [word for word in words if word]
+            f"the split pattern {quoted(split.pattern)} must match every character, without groups"
+        )
+    return words
 
 
 def without_lone_surrogates(text: str) -> str:

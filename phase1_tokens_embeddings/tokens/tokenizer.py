@@ -19,7 +19,6 @@ from phase1_tokens_embeddings.tokens.bpe import (
     GPT2_SPLIT_PATTERN,
     Pair,
     apply_merges,
-    compile_split,
     count_words,
     learn_merges,
     split_words,
@@ -98,7 +97,7 @@ class BPETokenizer:
                     f"merge number {rank} makes {quoted(merged)}, which the vocabulary does not hold"
                 )
             self._merge_rank[a, b] = (rank, self.id_of_bytes[merged])
-        self._split = compile_split(split_pattern)
+        self._split = regex.compile(split_pattern)
         self._word_cache: dict[str, list[int]] = {}
 
     # ------------------------------------------------------------------ making one

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from labkit.foreign import quoted, read_json, visible
 from labkit.models import register_gpt2_vocabulary
-from phase1_tokens_embeddings.tokens.bpe import GPT2_SPLIT_PATTERN, Pair, apply_merges
+from phase1_tokens_embeddings.tokens.bpe import GPT2_SPLIT_PATTERN, SPLIT_PATTERNS, Pair, apply_merges
 
 Tok = TypeVar("Tok")  # BPETokenizer
 MAX_TOKENIZER_BYTES = 50_000_000  # a vocabulary of 200,000 tokens takes 25 MB
@@ -201,12 +201,12 @@ def _split_pattern(pre_tokenizer: dict[str, Any] | None) -> str:
     if kinds == ["ByteLevel"] and byte_level.get("use_regex", True):
         return GPT2_SPLIT_PATTERN
     if kinds == ["Split", "ByteLevel"] and not byte_level.get("use_regex", True):
-        split = steps[0]
-        if "Regex" in split["pattern"] and split["behavior"] == "Isolated" and not split.get("invert"):
-            return split["pattern"]["Regex"]
+        split, pattern = steps[0], steps[0]["pattern"].get("Regex")
+        if pattern in SPLIT_PATTERNS.values() and split["behavior"] == "Isolated" and not split.get("invert"):
+            return pattern
     raise OtherKind(
         f"its pre-tokenizer ({visible(' + '.join(kinds))}) is of a kind this course does not read: it takes "
-        "ByteLevel alone, or one Split by a regular expression (Isolated) and then ByteLevel"
+        "ByteLevel alone, or one Split by the pattern of Llama 3 or Qwen (Isolated) and then ByteLevel"
     )
 
 

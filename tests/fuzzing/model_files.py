@@ -28,6 +28,7 @@ import tokenizers
 from exercises.judging.sandbox import limit_memory, run_apart
 from labkit.errors import LabError
 from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.tokens.bpe import SPLIT_PATTERNS
 from phase1_tokens_embeddings.weights import (
     CARDS,
     find_shape,
@@ -197,35 +198,9 @@ def read_gguf(folder: Path) -> None:
             assert np.array_equal(ours, same, equal_nan=True), "the package reads other numbers"
 
 
-# ------------------------------------------------------------------ tokenizer.json and split patterns
+# ------------------------------------------------------------------ tokenizer.json
 
 TEXTS = ["the dog's  12 dogs\n\n bit", "é\u0301 漢字 👍", "a" * 50, " \t x"]
-PATTERN = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+(?!\S)|\s+"
-PIECES = [
-    *"ab()[]{}|*+?.^$\\,-<>=!:1", r"\p{L}", r"\p{N}{1,3}", r"\s+", "(?:", "(?i:", "(?=", "(?<=", "(?R)", "(?1)", "(?P<n>",
-    "{99999999}", "{1000}", "{,5}", "{e<=9}", "(a|a)+", "(a+)+", "(?:a?){50}", "[^a]", "[[", "&&", r"\1", r"\K", "(" * 30,
-    ")" * 30, CONTROL, "\ud800", "x" * 3000, "(?(1)a|b)", "(*FAIL)", r"\N{DIGIT ONE}", r"\X", r"\L<a>", r"\g<0>",
-]  # fmt: skip
-
-
-def changed_pattern(rng: random.Random) -> str:
-    pattern = rng.choice([PATTERN, "", "(a|a)+b"])
-    for _ in range(rng.randint(1, 6)):
-        at = rng.randrange(len(pattern) + 1)
-        pattern = pattern[:at] + rng.choice(PIECES) + pattern[at + rng.randrange(3) :]
-    return pattern
-
-
-def make_pattern(rng: random.Random, folder: Path, sound: bool) -> None:
-    pattern = PATTERN if sound else changed_pattern(rng)
-    (folder / "pattern").write_text(pattern, encoding="utf-8", errors="surrogatepass")
-
-
-def read_pattern(folder: Path) -> None:
-    pattern = (folder / "pattern").read_bytes().decode("utf-8", errors="surrogatepass")
-    tok = BPETokenizer([bytes([b]) for b in range(256)], [], {}, split_pattern=pattern)
-    for text in ("a" * 20_000, "ab " * 3_000, TEXTS[0], " " * 5_000):
-        assert tok.decode(tok.encode(text)) == text, "text got lost"
 
 
 SMALL = BPETokenizer.train(["the dog bites the man, the man bites the dog's dogs 12 12 "], 290)
@@ -236,7 +211,12 @@ def make_tokenizer(rng: random.Random, folder: Path, sound: bool) -> None:
     SMALL.save(path)
     document = json.loads(path.read_text(encoding="utf-8"))
     if rng.random() < 0.3:
-        split = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Isolated", "invert": False}
+        split = {
+            "type": "Split",
+            "pattern": {"Regex": SPLIT_PATTERNS["llama-bpe"]},
+            "behavior": "Isolated",
+            "invert": False,
+        }
         level = document["pre_tokenizer"] | {"use_regex": False}
         document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, level]}
         document["normalizer"] = rng.choice([None, {"type": "NFC"}])
@@ -257,7 +237,7 @@ def read_tokenizer(folder: Path) -> None:
         theirs = tokenizers.Tokenizer.from_file(str(path))
     except Exception:
         return  # stricter than we are, about parts that this course does not read
-    if not tok.unicode_form and tok.split_pattern in (PATTERN, SMALL.split_pattern):
+    if not tok.unicode_form:
         assert ours == [theirs.encode(text, add_special_tokens=False).ids for text in TEXTS], "other ids"
 
 
@@ -348,8 +328,7 @@ class Target(NamedTuple):
 TARGETS = {
     "safetensors": Target(make_safetensors, read_safetensors, 30),
     "gguf": Target(make_gguf, read_gguf, 26),
-    "tokenizer": Target(make_tokenizer, read_tokenizer, 20),
-    "pattern": Target(make_pattern, read_pattern, 13),
+    "tokenizer": Target(make_tokenizer, read_tokenizer, 33),
     "folder": Target(make_folder, read_folder, 11),
 }
 

@@ -6,13 +6,12 @@ import subprocess
 import sys
 
 import pytest
-import tiktoken.registry
 import torch
 
-from labkit import catalog, command, doctor, models
+from labkit import catalog, command, doctor
 from labkit.claims import CLAIMS, measured_claims, reference_run, verdict_of
 from labkit.errors import LabError
-from labkit.models import find_model, register_gpt2_vocabulary
+from labkit.models import find_model
 from labkit.paths import ROOT, outputs
 from labkit.predictions import Prediction
 
@@ -151,14 +150,6 @@ def test_doctor_names_the_driver_that_this_torch_wants(monkeypatch, cuda, driver
     monkeypatch.setattr(doctor, "_driver", lambda: driver)
     [gpu] = [f for f in doctor.examine() if f.what == "GPU"]
     assert re.search(told, f"{gpu.value} {gpu.remedy}") and not gpu.ok
-
-
-def test_gpt2_vocabulary_comes_with_whisper(no_gpt2_vocabulary, monkeypatch):
-    monkeypatch.setattr(models, "WHISPER", "whisper")
-    register_gpt2_vocabulary()
-    encoding = tiktoken.get_encoding("gpt2")
-    assert encoding.n_vocab == 50_257 and encoding.encode("Make me sound smart") == [12050, 502, 2128, 4451]
-    assert encoding.encode("<|endoftext|>", allowed_special="all") == [50_256]
 
 
 @pytest.mark.parametrize("name", ["./nothing", "/no/such/folder", "~/nothing-here", "a/b/c", ""])

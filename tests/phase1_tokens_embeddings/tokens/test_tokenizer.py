@@ -16,18 +16,16 @@ from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer, StreamDec
 from phase1_tokens_embeddings.tokens.bpe import (
     GPT2_SPLIT_PATTERN,
     apply_merges,
-    compile_split,
     merge_pair,
     split_words,
 )
-from tests.phase1_tokens_embeddings.other_tokenizers.test_library_tokenizer import random_texts
-
-# Written out as in OpenAI's encoder.py and Llama 3's tokenizer.json, not taken from the code under test.
-GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LLAMA3_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+from tests.phase1_tokens_embeddings.other_tokenizers.test_library_tokenizer import (
+    check_against_library,
+    random_texts,
 )
+
+# Written out as in OpenAI's encoder.py, not taken from the code under test.
+GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 # ---------------------------------------------------------------------- random text
@@ -149,29 +147,18 @@ def test_long_words_as_tiktoken(gpt2, make):
 # ---------------------------------------------------------------------- against tokenizers and transformers
 
 
-def check_file_against_libraries(tok: BPETokenizer, folder, texts: list[str]) -> None:
-    from transformers import AutoTokenizer
-
-    tok.save(folder / "tokenizer.json")
-    hub = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    auto = AutoTokenizer.from_pretrained(folder)
-    again = BPETokenizer.from_file(folder / "tokenizer.json")
-    assert hub.get_vocab_size() == len(auto) == tok.vocab_size
-    assert again.token_bytes == tok.token_bytes
-    assert again.merges == tok.merges
-    assert again.special_tokens == tok.special_tokens
-    for text in texts:
-        ids = tok.encode(text)
-        assert hub.encode(text, add_special_tokens=False).ids == ids
-        assert auto(text, add_special_tokens=False).input_ids == ids
-        assert again.encode(text) == ids
-        assert hub.decode(ids, skip_special_tokens=False) == tok.decode(ids)
-
-
 @pytest.mark.parametrize("name", ["trained", "tales", "gpt2"])
 def test_a_saved_file_in_the_libraries(request, name, tmp_path):
-    check_file_against_libraries(request.getfixturevalue(name), tmp_path, random_texts(400))
-    step = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))["pre_tokenizer"]
+    from transformers import AutoTokenizer
+
+    tok, path, texts = request.getfixturevalue(name), tmp_path / "tokenizer.json", random_texts(400)
+    tok.save(path)
+    again, auto = check_against_library(path, texts), AutoTokenizer.from_pretrained(tmp_path)
+    for field in ("token_bytes", "merges", "special_tokens"):
+        assert getattr(again, field) == getattr(tok, field)
+    for text in texts:
+        assert again.encode(text) == tok.encode(text) == auto(text, add_special_tokens=False).input_ids
+    step = json.loads(path.read_text(encoding="utf-8"))["pre_tokenizer"]
     assert step["type"] == "ByteLevel"  # as in the file that GPT-2 has on the hub
 
 
@@ -180,13 +167,6 @@ def test_older_files_write_a_merge_as_one_string(trained, tmp_path):
     trained.save(path)
     changed(path, lambda d: d["model"].update(merges=[" ".join(merge) for merge in d["model"]["merges"]]))
     assert BPETokenizer.from_file(path).merges == trained.merges
-
-
-def test_a_pattern_with_gaps_or_groups_loses_no_text():
-    bytes_only = [bytes([b]) for b in range(256)]
-    for pattern in (r"\p{L}+", r"(\p{L})+|(\d)", r"x*"):
-        tok = BPETokenizer(bytes_only, [], {}, split_pattern=pattern)
-        assert tok.decode(tok.encode("ab, 12 cd! xx")) == "ab, 12 cd! xx"
 
 
 # ---------------------------------------------------------------------- training
@@ -253,16 +233,8 @@ def test_applying_merges_equals_the_plain_way(word, seed):
 
 @some
 @given(text=unicode_text)
-def test_decode_undoes_encode(trained, tales, text):
-    for tok in (trained, tales):
-        assert tok.decode(tok.encode(text)) == text
-        assert tok.decode_bytes(tok.encode(text)) == text.encode("utf-8")
-
-
-@some
-@given(text=unicode_text)
 def test_stream_of_text_is_never_wrong(trained, text):
-    """Whole characters only, and each as soon as its last byte is there."""
+    """Whole characters only, and each as soon as its last byte is there. At the end it is the text that was encoded."""
     text = text.replace(REPLACEMENT, "")
     stream, shown, arrived = StreamDecoder(trained), "", b""
     for i in trained.encode(text):
@@ -299,16 +271,6 @@ def test_special_tokens_must_be_allowed(trained):
     assert trained.decode(expected, skip_special_tokens=True) == "onetwo"
 
 
-def test_only_the_special_tokens_that_are_allowed_are_found():
-    tok = BPETokenizer.train(["ab ab"], 300, special_tokens=("<a>", "<b>", "ab"))
-    for text in ("<b>", "<a><b>", "<b><a>ab"):
-        ids = tok.encode(text, allowed_special={"<a>"})
-        assert [i for i in ids if i in tok.special_tokens.values()] == [tok.special_tokens["<a>"]] * (
-            "<a>" in text
-        )
-        assert tok.decode(ids) == text
-
-
 # ---------------------------------------------------------------------- errors
 
 
@@ -328,7 +290,8 @@ BYTES = [bytes([b]) for b in range(256)]
         (lambda tok: tok.train(["text"], 300, ("",)), "different and not empty"),
         (lambda tok: BPETokenizer(BYTES[:255], [], {}), "lacks 1 of the 256 single bytes"),
         (lambda tok: BPETokenizer(BYTES, [(97, 98)], {}), "merge number 0 makes b'ab'"),
-        (lambda tok: BPETokenizer(BYTES, [], {}, split_pattern="("), "no regular expression"),
+        (lambda tok: BPETokenizer(BYTES, [], {}, split_pattern=r"\p{L}+").encode("a b"), "must match every character"),
+        (lambda tok: BPETokenizer(BYTES, [], {}, split_pattern=r"(.)").encode("ab"), "without groups"),
     ],
 )  # fmt: skip
 def test_a_mistake_gets_one_clear_line(trained, call, message):
@@ -343,54 +306,6 @@ def test_a_special_token_that_the_file_format_cannot_hold(tmp_path):
         assert tok.special_tokens[name] not in tok.encode(name)
         with pytest.raises(ValueError, match=f"cannot hold the special token '{name}'"):
             tok.save(tmp_path / "tokenizer.json")
-
-
-@pytest.mark.parametrize(
-    ("pattern", "fault"),
-    [
-        ("(" * 2000 + "a" + ")" * 2000, "more than 1,000 signs or 50 groups"),
-        ("(" * 60 + "a" + ")" * 60, "more than 1,000 signs or 50 groups"),
-        ("a" * 10**6, "more than 1,000 signs"),
-        ("a{100000000}", "more than 10,000 times"),
-        ("(?:(?:a{1000}){1000}){1000}", "more than 10,000 times"),
-        (r"\p{{99999999}}{1,3}", "more than 10,000 times"),  # no property, so a repeat
-        (r"\p{N{99999999}", "more than 10,000 times"),
-        ("(?R)?a", "groups that call themselves"),
-        ("(a(?1)?b)", "groups that call themselves"),
-        ("(?b)(?:abcdefghijk){e}", "groups that call themselves, count errors or set options"),
-        ("(?:abc){e<=3}", "count errors"),
-        ("(?P<x>a)", "set options"),
-    ],
-    ids=lambda value: value[:30],
-)
-def test_a_split_pattern_that_could_take_all_time_or_memory_is_refused(pattern, fault):
-    with pytest.raises(ValueError, match=fault) as caught:
-        compile_split(pattern)
-    assert len(str(caught.value)) < 250
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        GPT2_PATTERN,
-        LLAMA3_PATTERN,
-        # what GPT-4o has
-        r"""[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"""
-        r"""\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+""",
-        r"[(?R){e}]|\(\?R\)\{e\}|(?<=a)b|(?>a+)|a{1000}",
-    ],
-)
-def test_what_tokenizers_ask_for_is_compiled(pattern):
-    assert compile_split(pattern).pattern == pattern
-
-
-@pytest.mark.parametrize("pattern", ["(a|a)+b", "(?:a+)+b", "((a|a)(a|a))+b"])
-def test_a_split_pattern_that_tries_too_many_ways_ends_in_one_line(trained, pattern):
-    """2^30,000 ways through the text: found and stopped, whatever the machine."""
-    tok = BPETokenizer(trained.token_bytes, trained.merges, trained.special_tokens, split_pattern=pattern)
-    assert tok.decode(tok.encode("aab aab")) == "aab aab"
-    with pytest.raises(ValueError, match="takes too long: 30,000 characters were not cut"):
-        tok.encode("a" * 30_000)
 
 
 def change(key: str, value):
@@ -427,7 +342,7 @@ BROKEN_FILES = {
     "no byte level": (change_step({"type": "Whitespace"}), "not byte-level"),
     "a prefix space": (change_step(BYTE_LEVEL | {"add_prefix_space": True}), "add_prefix_space"),
     "two cuts": (change_step(in_turn(SPLIT, SPLIT)), r"Split \+ Split \+ ByteLevel"),
-    "a bad pattern": (change_step(in_turn(SPLIT | {"pattern": {"Regex": "("}})), "no regular expression"),
+    "another pattern": (change_step(in_turn(SPLIT)), "or one Split by the pattern of Llama 3 or Qwen"),
     "a truth as id": (lambda d: d["model"]["vocab"].update(a=True), "no whole number"),
     "no name": (lambda d: d["added_tokens"].append({"content": "", "id": 700}), "must have names"),
     "half a character": (lambda d: d["added_tokens"].append({"content": "\ud800", "id": 700}), "cannot be used"),
@@ -444,14 +359,6 @@ def test_a_file_that_cannot_be_read_rightly(trained, tmp_path, breakage, message
         BPETokenizer.from_file(path)
     text = str(caught.value)
     assert str(path) in text and "\x1b" not in text and "\n" not in text and len(text) < len(str(path)) + 250
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[" * 100_000, b"[]", b"3"])
-def test_a_file_that_is_no_json_document(tmp_path, content):
-    path = tmp_path / "tokenizer.json"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"not JSON|not UTF-8|nested too deeply|not a tokenizer\.json"):
-        BPETokenizer.from_file(path)
 
 
 @pytest.mark.timeout(60)

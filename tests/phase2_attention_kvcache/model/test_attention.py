@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from phase2_attention_kvcache.model import Transformer
 from phase2_attention_kvcache.model.attention import attention, attention_weights
@@ -21,24 +19,6 @@ def random_qkv(n, older, kv_heads, group, head_dim, seed, dtype=torch.float32):
     q = torch.randn(n, kv_heads * group, head_dim, generator=g, dtype=torch.float64)
     k, v = torch.randn(2, n + older, kv_heads, head_dim, generator=g, dtype=torch.float64)
     return q.to(dtype), k.to(dtype), v.to(dtype)
-
-
-any_qkv = st.builds(
-    random_qkv, n=st.integers(1, 9), older=st.integers(0, 12), kv_heads=st.integers(1, 4),
-    group=st.integers(1, 4), head_dim=st.sampled_from([1, 2, 8, 17]), seed=st.integers(0, 2**16),
-)  # fmt: skip
-
-
-@given(any_qkv)
-@settings(max_examples=40)
-def test_rows_add_up_to_one_and_the_future_has_no_weight(qkv):
-    q, k, _ = qkv
-    weights = attention_weights(q, k)
-    assert weights.shape == (q.shape[1], len(q), len(k))
-    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
-    future = torch.ones(len(q), len(k), dtype=torch.bool).triu(len(k) - len(q) + 1)
-    assert (weights[:, future] == 0).all()
-    assert (weights >= 0).all()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -62,12 +42,6 @@ def test_number_formats(dtype):
     )
     # The softmax itself is at least float32.
     assert attention_weights(q, k).dtype == torch.promote_types(dtype, torch.float32)
-
-
-def test_large_scores_do_not_overflow():
-    q, k, v = random_qkv(6, 0, 1, 1, 4, 2)
-    out = attention(q * 1e6, k * 1e6, v)
-    assert out.isfinite().all()
 
 
 @pytest.mark.parametrize(
