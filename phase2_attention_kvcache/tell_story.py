@@ -13,10 +13,11 @@ from labkit.lab import Lab, run_lab
 from labkit.machine import environment
 from labkit.models import find_model
 from labkit.options import between, whole
+from phase1_tokens_embeddings.tokens import StreamDecoder
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
-from phase2_attention_kvcache.model import SamplingParams, Transformer
-from phase2_attention_kvcache.model.generation import check_prompt
-from phase2_attention_kvcache.story.telling import WordWrap, tell
+from phase2_attention_kvcache.model import SamplingParams, Transformer, generate_cached
+from phase2_attention_kvcache.model.generation import check_prompt, sampled
+from phase2_attention_kvcache.story.telling import WordWrap
 
 
 def story(lab: Lab) -> None:
@@ -31,12 +32,14 @@ def story(lab: Lab) -> None:
         lab.console.file.write(harmless(text))
         lab.console.file.flush()
 
-    prompt_tokens = len(tok.encode(a.prompt)) or 1
-    check_prompt(model, tok.encode(a.prompt) or [0], params.max_tokens or 1)  # before anything is shown
-    wrap = WordWrap(write, lab.console.width - 4)
+    ids = tok.encode(a.prompt) or [tok.eos_token_id or 0]
+    prompt_tokens, ends = len(ids), model.config.eos_token_ids
+    check_prompt(model, ids, a.tokens)  # before anything is shown
+    wrap, stream = WordWrap(write, lab.console.width - 4), StreamDecoder(tok, True, continues=True)
     wrap(a.prompt)
-    result = tell(model, tok, a.prompt, params, wrap)
-    write("\n")
+    choose = sampled(params, ids, ends)
+    result = generate_cached(model, ids, a.tokens, choose, ends, lambda token: wrap(stream.push(token)))
+    wrap(stream.finish() + "\n")
 
     lab.title("What it took")
     lab.predict(

@@ -122,21 +122,11 @@ class Linker:
             return f"/{self.copies[path]}"
         if path.endswith("/chapters/glossary.md"):
             return "/glossary.md"
-        if path.endswith(".md") and (place := self._section(path, anchor)):
-            return place
-        return self._file(path) + (f"#{anchor}" if anchor else "")
-
-    def _section(self, file: str, anchor: str) -> str | None:
-        """The place of a chapter on the page; None if no section has it."""
-        if (section := self.contents.taken.get(file)) is None:
-            return None
-        if not anchor and file != section.texts[0]:
-            anchor = slug(chapter(file)[0])
-        return f"/{section.name}.md" + (f"#{anchor}" if anchor else "")
-
-    def _file(self, path: str) -> str:
-        self.files[path] = None
-        return f"/{page_of_file(path)}.md"
+        if (section := self.contents.taken.get(path)) is None:
+            self.files[path] = None
+        elif not anchor and path != section.texts[0]:
+            anchor = slug(chapter(path)[0])
+        return f"/{section.name if section else page_of_file(path)}.md" + (f"#{anchor}" if anchor else "")
 
 
 def slug(title: str) -> str:

@@ -4,33 +4,17 @@ A model knows no messages. A chat template, a small program in Jinja, writes the
 
     [{"role": "user", "content": "Hello"}]  ->  "<|im_start|>user\\nHello<|im_end|>\\n<|im_start|>assistant\\n"
 
-The template is untrusted code from the model's files. Jinja's sandbox runs it: there it can read the messages, change nothing and
-call nothing else. Its time and memory have no limit, here as in vLLM: a hostile template can keep a thread busy.
-
-Source: transformers, `utils/chat_template_utils.py`, for the functions that templates may use.
+The template is untrusted code from the model's files. The library transformers runs it in Jinja's sandbox, as for vLLM: there it can
+read the messages, change nothing and call nothing else. Its time and memory have no limit: a hostile template can keep a thread
+busy.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import jinja2
-import jinja2.ext
-from jinja2 import nodes
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from labkit.foreign import visible
-
-
-class Generation(jinja2.ext.Extension):
-    """{% generation %} ... {% endgeneration %}: templates mark the training target with it. Here it is plain text."""
-
-    tags = {"generation"}  # noqa: RUF012  jinja2 wants it so
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(["name:endgeneration"], drop_needle=True)
 
 
 class ChatTemplate:
@@ -48,14 +32,12 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        sandbox = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
-        )
-        sandbox.filters["tojson"] = _to_json
-        sandbox.globals |= {"raise_exception": _refuse, "strftime_now": _now}
-        self.special_tokens = dict(special_tokens)
+        from transformers.utils import chat_template_utils  # takes half a second
+
+        self.source, self.special_tokens = source, dict(special_tokens)
+        self._run = chat_template_utils.render_jinja_template
         try:
-            self._template = sandbox.from_string(source)
+            chat_template_utils._compile_jinja_template(source)
         except (jinja2.TemplateError, RecursionError) as error:
             raise ValueError(f"the chat template cannot be used: {visible(error, 200)}") from None
 
@@ -77,21 +59,18 @@ class ChatTemplate:
         Raises:
             ValueError: the template refuses these messages or fails.
         """
-        known = self.special_tokens | {"tools": None, "documents": None} | variables
+        flags = dict(
+            add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message
+        )
         try:
-            text = self._template.render(
-                messages=messages, add_generation_prompt=add_generation_prompt, **known
+            (text,), _ = self._run(
+                [messages], chat_template=self.source, **flags, **self.special_tokens, **variables
             )
         except jinja2.TemplateError as error:  # its own word, raise_exception's for instance
             raise ValueError(f"the chat template refuses these messages: {visible(error, 300)}") from None
         except Exception as error:  # it is a program: anything may go wrong in it
             what = visible(f"{type(error).__name__}: {error}", 200)
             raise ValueError(f"the chat template fails on these messages: {what}") from None
-        if continue_final_message:
-            last = messages[-1]["content"].strip()
-            if last not in text:
-                raise ValueError("the chat template changes the last message: it cannot be continued")
-            text = text[: text.rindex(last) + len(last)]
         return text
 
     def after_answer(self) -> str:
@@ -102,16 +81,3 @@ class ChatTemplate:
         """
         talk = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
         return self.render(talk, add_generation_prompt=False).rpartition("answer")[2]
-
-
-def _refuse(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-def _to_json(value: Any, **options: Any) -> str:
-    """Jinja's own filter writes "<" as \\u003c, for web pages."""
-    return json.dumps(value, **({"ensure_ascii": False} | options))

@@ -80,15 +80,19 @@ def write_gguf(
     if rope_factors is not None:
         writer.add_tensor(ROPE_FACTORS, rope_factors.float().numpy())
     try:
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        write_out(writer)
         os.replace(beside, path)
     finally:
         with contextlib.suppress(OSError):
             writer.close()
         beside.unlink(missing_ok=True)
+
+
+def write_out(writer: gguf.GGUFWriter) -> None:
+    """Write a file whose contents are complete."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
     writer.close()
 
 

@@ -23,7 +23,7 @@ from phase1_tokens_embeddings.weights.safetensors_file import TensorEntry
 from phase2_attention_kvcache.model.checkpoint import check_memory, finish_loading, fit_model, parse_dtype
 from phase2_attention_kvcache.model.config import ModelConfig, read_config
 from phase2_attention_kvcache.model.positions import rotary_frequencies, rotary_tables
-from phase2_attention_kvcache.quantization.quantized_formats import split_q4_0, split_q8_0
+from phase2_attention_kvcache.quantization.quantized_formats import METHODS, split_blocks
 from phase2_attention_kvcache.quantization.quantized_linear import (
     QuantizedEmbedding,
     QuantizedLinear,
@@ -119,13 +119,9 @@ def read_plain(config: ModelConfig, file: Path, header: GGUFHeader, name: str) -
 def read_quantized(config: ModelConfig, file: Path, header: GGUFHeader, name: str) -> QuantizedWeight:
     """A matrix as it is stored."""
     tensor, blocks = header.tensors[name], in_our_order(config, name, read_blocks(file, header, name))
-    match tensor.type:
-        case "Q8_0":
-            return QuantizedWeight("q8_0", split_q8_0(blocks))
-        case "Q4_0":
-            return QuantizedWeight("q4_0", split_q4_0(blocks))
-        case _:
-            return QuantizedWeight(tensor.type, {"blocks": blocks})
+    if (kind := tensor.type.lower()) in METHODS:
+        return QuantizedWeight(kind, split_blocks(kind, blocks))
+    return QuantizedWeight(tensor.type, {"blocks": blocks})
 
 
 def in_our_order(config: ModelConfig, name: str, rows: Tensor) -> Tensor:

@@ -120,20 +120,14 @@ def dequantize_int4(planes: Mapping[str, Tensor]) -> Tensor:
     return ((groups - zeros) * planes["scales"].float()[..., None]).flatten(1)
 
 
-def split_q8_0(blocks: Tensor) -> Planes:
-    """GGUF's blocks, taken apart: uint8 [out, bytes of a row] -> codes int8 [out, in], scales F16 [out, in / 32]."""
-    scales, codes = blocks.unflatten(1, (-1, 34)).split((2, 32), dim=-1)
+def split_blocks(kind: str, blocks: Tensor) -> Planes:
+    """GGUF's blocks, taken apart: uint8 [out, bytes of a row] -> scales F16 [out, in / 32], and codes: of "q8_0" int8 [out, in], of
+    "q4_0" uint8 [out, in / 2], packed as `pack_nibbles` does."""
+    size = {"q8_0": 32, "q4_0": 16}[kind]
+    scales, codes = blocks.unflatten(1, (-1, 2 + size)).split((2, size), dim=-1)
+    codes = codes.flatten(1).contiguous()
     return {
-        "codes": codes.flatten(1).contiguous().view(torch.int8),
-        "scales": scales.flatten(1).contiguous().view(torch.float16),
-    }
-
-
-def split_q4_0(blocks: Tensor) -> Planes:
-    """The same for Q4_0: codes uint8 [out, in / 2], packed as `pack_nibbles` does; scales F16 [out, in / 32]."""
-    scales, codes = blocks.unflatten(1, (-1, 18)).split((2, 16), dim=-1)
-    return {
-        "codes": codes.flatten(1).contiguous(),
+        "codes": codes.view(torch.int8) if kind == "q8_0" else codes,
         "scales": scales.flatten(1).contiguous().view(torch.float16),
     }
 
@@ -161,8 +155,8 @@ def _blocks_of(kind: str) -> Format:
 FORMATS: dict[str, Format] = {
     "int8": Format(quantize_int8, dequantize_rows, 0),
     "fp8": Format(quantize_fp8, dequantize_rows, 0),
-    "q8_0": Format(lambda w: split_q8_0(quantize_blocks("Q8_0", w)), dequantize_q8_0, GROUP),
-    "q4_0": Format(lambda w: split_q4_0(quantize_blocks("Q4_0", w)), dequantize_q4_0, GROUP),
+    "q8_0": Format(lambda w: split_blocks("q8_0", quantize_blocks("Q8_0", w)), dequantize_q8_0, GROUP),
+    "q4_0": Format(lambda w: split_blocks("q4_0", quantize_blocks("Q4_0", w)), dequantize_q4_0, GROUP),
     "int4": Format(quantize_int4, dequantize_int4, GROUP),
     **{kind: _blocks_of(kind) for kind in ("F32", "F16", "BF16", "Q4_K", "Q6_K")},
 }

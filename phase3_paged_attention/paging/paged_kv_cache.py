@@ -147,14 +147,7 @@ class PagedKVCache:
             self.decoder.begin_step(self.block_tables, self.context_lens)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store the new keys and values in their slots; attend from each new token to the tokens of its request that it may see.
-
-        Args:
-            q: [N, num_heads, head_dim]. k, v: [N, num_kv_heads, head_dim].
-
-        Returns:
-            [N, num_heads, head_dim].
-        """
+        """See `PagedCache`."""
         layout, rule = self.layout, self.rules[layer]
         # All of them are stored before any is read: a request may read a block that another one fills in
         # this very step.

@@ -39,6 +39,7 @@ from phase1_tokens_embeddings.weights import (
 from phase1_tokens_embeddings.weights.embeddings import load_embeddings
 from phase1_tokens_embeddings.weights.ggml_blocks import READABLE, dequantize_blocks
 from phase1_tokens_embeddings.weights.gguf_model import read_blocks
+from phase1_tokens_embeddings.weights.gguf_writer import write_out
 from phase2_attention_kvcache.model import SamplingParams
 from phase2_attention_kvcache.story.small_families import OWN, write_small_model
 from phase4_scheduler.engine import LLMEngine
@@ -176,10 +177,7 @@ def make_gguf(rng: random.Random, folder: Path, sound: bool) -> None:
         kind = gguf.GGMLQuantizationType[rng.choice(["Q8_0", "Q4_0", "Q4_K", "Q6_K"])]
         blocks = np.full((2, gguf.GGML_QUANT_SIZES[kind][1]), 60, "u1")  # as F16 two such bytes are about 1
         writer.add_tensor(f"q{i}", blocks, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     if not sound:
         path.write_bytes(changed_bytes(rng, path.read_bytes(), 400))
 

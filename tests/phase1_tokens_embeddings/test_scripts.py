@@ -11,7 +11,7 @@ from transformers import GPT2Config
 
 from labkit.models import find_model
 from phase1_tokens_embeddings import embedding_explorer, gpu_memory_equation, model_file_anatomy
-from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
+from phase1_tokens_embeddings.weights.gguf_writer import write_gguf, write_out
 
 
 @pytest.fixture
@@ -59,10 +59,7 @@ def test_anatomy_of_a_part_of_a_model(run, tmp_path):
     """A GGUF file that tells nothing of its model is no fault of the course."""
     writer = gguf.GGUFWriter(tmp_path / "part.gguf", "llama")
     writer.add_tensor("blk.0.ffn_up.weight", np.ones((4, 8), dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     report = run(model_file_anatomy, "--file", tmp_path / "part.gguf")
     out = " ".join(report["out"].split())
     assert "file-layout" not in report["claims"] and "ffn_up" in out

@@ -1,29 +1,12 @@
-"""Chat templates: as transformers renders them, and those that fail."""
+"""Chat templates: what they are told, and those that fail."""
 
 import json
 
 import pytest
-from transformers.utils.chat_template_utils import render_jinja_template
 
-from labkit.models import find_model
 from phase1_tokens_embeddings.chat import ChatTemplate
 from phase1_tokens_embeddings.weights.gguf_model import load_chat_template
 
-# In the manner of Qwen and Llama 3: what real templates use, in few lines.
-CHATML = """\
-{%- if tools %}{{ raise_exception('no tools') }}{% endif -%}
-{%- set ns = namespace(seen=0) -%}
-{{- bos_token }}
-{%- for message in messages if message.content is string %}
-    {%- if loop.first and messages[0].role != 'system' %}{{ '<|im_start|>system\\n' ~ 'Be kind.' ~ '<|im_end|>\\n' }}{% endif %}
-    {%- if message.role not in ['system', 'user', 'assistant'] %}{% continue %}{% endif %}
-    {%- set ns.seen = ns.seen + message.content|length * 2 %}
-    {{- '<|im_start|>' + [message['role'], ''] | join | replace('user', 'human') | indent(2) + '\\n' + message.content.split('</think>')[-1]|trim + '<|im_end|>' + '\\n' }}
-    {%- if loop.last %}{{ message | tojson }}{{ [ns.seen, loop.length, loop.index0] | tojson(indent=1) }}{% endif %}
-{%- endfor %}
-{%- macro tail(role) %}<|im_start|>{{ role }}
-{% endmacro %}
-{%- if add_generation_prompt %}{{ tail('assistant') }}{% if enable_thinking is defined %}<think>{% endif %}{% endif %}"""
 TALK = [
     {"role": "user", "content": "Who? <b>é"},
     {"role": "ghost", "content": "Boo"},
@@ -32,24 +15,18 @@ TALK = [
 ]
 
 
-@pytest.mark.parametrize("prompt", [True, False])
-@pytest.mark.parametrize("source", [CHATML, (find_model("tales") / "chat_template.jinja").read_text("utf-8")])
-def test_rendered_as_by_transformers(source, prompt):
-    for talk in (TALK[:1], TALK, [{"role": "system", "content": "Be brief."}, *TALK]):
-        for variables in ({}, {"enable_thinking": False}):
-            known = {"bos_token": "<s>"} | variables
-            theirs, _ = render_jinja_template(
-                [talk], chat_template=source, add_generation_prompt=prompt, **known
-            )
-            ours = ChatTemplate(source, {"bos_token": "<s>"}).render(talk, prompt, **variables)
-            assert ours == theirs[0]
+def test_what_a_template_may_name():
+    end = "{% if add_generation_prompt %}>{% endif %}"
+    template = ChatTemplate("{{ bos_token }}{{ messages|length }}{{ mood }}" + end, {"bos_token": "<s>"})
+    assert template.render(TALK) == "<s>4>"
+    assert template.render(TALK, add_generation_prompt=False, mood="!") == "<s>4!"
 
 
 def test_a_message_that_is_to_be_continued():
     template = ChatTemplate("{% for m in messages %}<{{ m.content }}>{% endfor %}", {})
-    assert template.render(TALK[:3], continue_final_message=True).endswith("I.")
+    assert template.render(TALK[:3], continue_final_message=True).endswith("I.\n")
     shouting = ChatTemplate("{% for m in messages %}{{ m.content|upper }}{% endfor %}", {})
-    with pytest.raises(ValueError, match="changes the last message"):
+    with pytest.raises(ValueError, match="the final message does not appear in the chat"):
         shouting.render(TALK, continue_final_message=True)
 
 

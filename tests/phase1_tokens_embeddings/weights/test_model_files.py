@@ -17,7 +17,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights.gguf_file import read_gguf_header
-from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
+from phase1_tokens_embeddings.weights.gguf_writer import write_gguf, write_out
 from phase1_tokens_embeddings.weights.model_box import missing_keys, open_gguf, open_safetensors, part_of
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 from phase1_tokens_embeddings.weights.safetensors_file import (
@@ -172,10 +172,7 @@ def written_by_the_package(path):
     writer.add_tensor(
         "d.weight", np.zeros((1, 210), dtype=np.uint8), raw_dtype=gguf.GGMLQuantizationType.Q6_K
     )
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     return path
 
 
@@ -316,10 +313,7 @@ def test_a_gguf_file_without_tensors_as_the_package_writes_it(tmp_path, alignmen
     if alignment:
         writer.add_custom_alignment(alignment)
     writer.add_token_list(["a", "bc"])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     header = read_gguf_header(tmp_path / "x.gguf")
     assert header.metadata["tokenizer.ggml.tokens"] == ["a", "bc"] and not header.tensors
     assert header.data_start == header.file_bytes == (tmp_path / "x.gguf").stat().st_size

@@ -12,7 +12,7 @@ from phase1_tokens_embeddings.chat import chat_settings_of_folder, chat_settings
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights import read_gguf_header
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer, read_blocks
-from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
+from phase1_tokens_embeddings.weights.gguf_writer import write_gguf, write_out
 from phase2_attention_kvcache.model import NoCache, Transformer, checkpoint
 from phase2_attention_kvcache.model.config import read_config
 from phase2_attention_kvcache.quantization.gguf_checkpoint import rope_factors
@@ -106,10 +106,7 @@ def rewritten(source, path, change, keys=True):
     for t in source.tensors:
         data, kind = change(t)
         writer.add_tensor(t.name, data, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_out(writer)
     return path
 
 
