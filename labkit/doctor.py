@@ -46,7 +46,7 @@ def examine() -> list[Finding]:
                 "--model gpt2; everything else uses the embedded models", "`lab fetch gpt2` once, while online (550 MB)"),
         Finding("embedded models", models or "missing", bool(models), "the default of every script"),
         Finding("CPU", f"{cpu_name()}, {os.cpu_count() or 1} cores", True, "timings depend on it, results do not"),
-        Finding("memory", f"{memory / 2**30:.0f} GiB" if memory else "unknown", memory is None or memory >= 4 * 2**30,
+        Finding("memory", f"{memory / 2**30:.0f} GiB", memory >= 4 * 2**30,
                 "4 GiB are enough for all CPU scripts", "close other programs; use --quick"),
         Finding("free disk", f"{free:.0f} GiB", free > 1, "figures and reports take a few MB"),
     ]  # fmt: skip

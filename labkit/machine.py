@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
 
+import psutil
+
 from labkit.errors import LabError
 
 
@@ -82,16 +84,13 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def memory_bytes(device: str = "cpu") -> int | None:
-    """Main memory of the machine, or the memory of its GPU, in bytes; None where the system does not say."""
+def memory_bytes(device: str = "cpu") -> int:
+    """Main memory of the machine, or the memory of its GPU, in bytes."""
     if device != "cpu":
         import torch
 
         return torch.cuda.get_device_properties(device).total_memory
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return None
+    return psutil.virtual_memory().total
 
 
 def version_of(package: str) -> str | None:
@@ -112,7 +111,7 @@ def environment() -> dict[str, Any]:
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "memory_gib": round((memory_bytes() or 0) / 2**30, 1),
+        "memory_gib": round(memory_bytes() / 2**30, 1),
         "packages": {p: version_of(p) for p in ("torch", "transformers", "triton", "tiktoken", "numpy")},
         "gpu": None,
     }

@@ -63,10 +63,10 @@ def fits(weight_bytes: float, folder: Path, still_to_load: float | None = None) 
     """
     there = next(p for p in [folder, *folder.absolute().parents] if p.exists())
     memory, free = memory_bytes(), shutil.disk_usage(there).free
-    if memory is not None and weight_bytes > memory:
+    if weight_bytes > memory:
         return Fit(False, f"too large for the memory, {memory / 1e9:.1f} GB")
     if (weight_bytes if still_to_load is None else still_to_load) > free:
         return Fit(False, f"too large for the disk, {free / 1e9:.1f} GB free")
-    if memory is not None and weight_bytes > ROOM * memory:
+    if weight_bytes > ROOM * memory:
         return Fit(True, "tight: hardly any memory for the KV cache")
     return Fit(True, "fits")

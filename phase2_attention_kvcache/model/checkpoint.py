@@ -170,7 +170,7 @@ def check_memory(path: Path, entries: Iterable[TensorEntry], dtype: torch.dtype,
     """Refuse a model that is too large before minutes go into reading it. Numbers become `dtype`, other types stay."""
     needed = sum(prod(e.shape) * dtype.itemsize if e.dtype in STORED_DTYPES else e.nbytes for e in entries)
     there = memory_bytes(device)
-    if there is not None and needed > there:
+    if needed > there:
         smaller = ", or with dtype bfloat16" if dtype.itemsize > 2 else ""
         raise ValueError(
             f"{visible(path)}: its weights take {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, and this "

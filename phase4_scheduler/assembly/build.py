@@ -172,7 +172,7 @@ def default_num_blocks(model: Transformer, config: EngineConfig, features: Seque
         for found in entry_points(group=RUNNERS, name="cuda"):
             available -= found.load().work_bytes(model, config)
     else:
-        available = (memory_bytes() or 8 * 2**30) * MEMORY_SHARE
+        available = memory_bytes() * MEMORY_SHARE
     token_bytes = kv_per_token(model.config, model.dtype.itemsize)
     for feature in features:
         token_bytes = feature.kv_bytes_per_token(model, token_bytes)

@@ -24,7 +24,7 @@ def prepare(model: Transformer) -> Transformer:
     nbytes = sum(weight.nbytes for weight in model.parameters())
     unpacked = (m.shape[0] * m.shape[1] for m in model.modules() if isinstance(m, QuantizedLinear))
     nbytes += model.dtype.itemsize * sum(unpacked)
-    spare = COPY_SHARE * (memory_bytes() or 8 * 2**30)
+    spare = COPY_SHARE * memory_bytes()
     room = (2 * nbytes < spare, 4 * nbytes < spare)  # for two copies; for one in float32 as well
     made: dict[int, nn.Module] = {}
 

@@ -36,7 +36,7 @@ def levels_of(lab: Lab, limits: Limits, device: str) -> dict[str, Point]:
         if not caches:
             lab.say("This system does not say how large its caches are, so the curve has no names on it.")
         largest = max((128 if lab.quick else 512) * MIB, 4 * max(caches.values(), default=0))
-        largest = min(largest, (memory_bytes() or 2**34) // 8)
+        largest = min(largest, memory_bytes() // 8)
     points: list[Point] = []
     for size in lab.progress(on.sweep_sizes(largest, lab.quick), "reading and jumping"):
         try:
@@ -75,7 +75,7 @@ def predict_steps(lab: Lab, levels: dict[str, Point], who: str) -> None:
 def show_levels(lab: Lab, levels: dict[str, Point], limits: Limits, who: str) -> None:
     rows = []
     on_gpu = limits.h2d_gb_s is not None
-    memory = torch.cuda.get_device_properties(0).total_memory if on_gpu else memory_bytes() or 0
+    memory = torch.cuda.get_device_properties(0).total_memory if on_gpu else memory_bytes()
     for name, point in levels.items():
         jump = point.jump_ns
         walk = f"{jump:,.0f} m" if jump >= 10 else f"{jump:.1f} m"

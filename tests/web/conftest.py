@@ -1,4 +1,4 @@
-"""The built page, served on this machine, and Chromium on it."""
+"""The built page, served on this machine, and Chromium on it; what Python computes with."""
 
 import threading
 from collections.abc import Callable
@@ -7,8 +7,21 @@ from urllib.parse import urlsplit
 import pytest
 from filelock import FileLock
 
+from labkit.models import find_model
+from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase2_attention_kvcache.model import Transformer
 from web.build import build
 from web.serve import make_server
+
+
+@pytest.fixture(scope="session")
+def tok() -> BPETokenizer:
+    return BPETokenizer.from_file(find_model("tales") / "tokenizer.json")
+
+
+@pytest.fixture(scope="session")
+def model() -> Transformer:
+    return Transformer.from_pretrained("tales")
 
 
 @pytest.fixture(scope="session")

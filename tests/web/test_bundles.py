@@ -22,6 +22,8 @@ def test_nothing_is_left_to_import_and_no_name_stands_twice(module):
 
 def test_a_piece_in_a_notebook_gets_the_module_of_today():
     piece = Piece("splits", {"a": [1, "</script>"]}, "text with <b> & more")
+    assert piece.fragment().count("</script>") == 1  # nothing in the data ends the script early
+    assert "text with &lt;b&gt; &amp; more" in piece.fragment()  # a code host, where no script runs, shows it
     old = piece.fragment().replace("makeSplits", "old")
     assert piece_in(" \n" + old).fragment() == piece.fragment()
     assert piece_in("<p>no piece</p>") is None

@@ -2,9 +2,6 @@
 
 import pytest
 
-from labkit.models import find_model
-from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase2_attention_kvcache.model import Transformer
 from phase2_attention_kvcache.story.attention_by_hand import EMBEDDINGS, W_K, W_Q, W_V, attention_by_hand
 from tests.web.clicking import shown
 from web.pieces.drawers import OPEN, handed_out, opened_by
@@ -13,14 +10,9 @@ from web.pieces.head import head_of
 TEXT = "The queen went to the old"
 
 
-@pytest.fixture(scope="module")
-def model() -> Transformer:
-    return Transformer.from_pretrained("tales")
-
-
-@pytest.fixture(scope="module")
-def ids() -> list[int]:
-    return BPETokenizer.from_file(find_model("tales") / "tokenizer.json").encode(TEXT)
+@pytest.fixture
+def ids(tok) -> list[int]:
+    return tok.encode(TEXT)
 
 
 def rows_of(piece) -> list[tuple[float, float, float]]:
@@ -65,11 +57,10 @@ def test_a_head_number_by_number(piece_on, model, ids):
     assert piece.locator(".products tr").count() == 1 + 64
 
 
-def test_drawers_that_open_on_a_text_of_the_readers(piece_on, model, ids):
+def test_drawers_that_open_on_a_text_of_the_readers(piece_on, model, ids, tok):
     page, piece = piece_on("stacking", "drawers")
     piece.get_by_label("text", exact=True).fill(TEXT)
     page.wait_for_function(f"document.querySelectorAll('.dra .text button').length === {len(ids)}")
-    tok = BPETokenizer.from_file(find_model("tales") / "tokenizer.json")
     values = opened_by(model, ids)
     for layer, token in [(4, len(ids) - 1), (0, 2), (5, 3)]:
         piece.get_by_label("layer").select_option(index=layer)  # (a value "4" would match the label "4", too)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import NoCache, Transformer, generate_cached
 from tests.web.hostile import HOSTILE
 from web.build import MODELS
@@ -42,11 +41,6 @@ def name(request) -> str:
 @pytest.fixture(scope="module")
 def model(name) -> Transformer:
     return Transformer.from_pretrained(name)
-
-
-@pytest.fixture(scope="module")
-def tok() -> BPETokenizer:
-    return BPETokenizer.from_file(find_model("tales") / "tokenizer.json")
 
 
 def test_token_ids_of_lines_and_of_hostile_strings(model_page, tok):

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from labkit.models import find_model
-from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights import SHAPES
 from phase1_tokens_embeddings.weights.embeddings import load_embeddings, pca_2d
 from phase2_attention_kvcache.model import (
@@ -35,16 +34,6 @@ from web.pieces.roofline import cost_of
 from web.pieces.rotary import rotary_piece, score
 from web.pieces.speculation import speculate
 from web.texts import read_contents
-
-
-@pytest.fixture(scope="module")
-def tok() -> BPETokenizer:
-    return BPETokenizer.from_file(find_model("tales") / "tokenizer.json")
-
-
-@pytest.fixture(scope="module")
-def model() -> Transformer:
-    return Transformer.from_pretrained("tales")
 
 
 def near(piece, name: str, value: float, **how: float) -> None:
