@@ -107,6 +107,7 @@ def test_gpt2_encodes_as_tiktoken(gpt2, texts):
         assert gpt2.encode(text) == reference.encode_ordinary(text)
 
 
+@pytest.mark.proof
 def test_every_character_is_cut_as_in_the_tokenizers_library():
     """Letter, digit, space or other, for each code point that this Python's Unicode knows: ids alone do not show
     where a text was cut, that library does. Each character stands beside a letter, a digit and a sign."""
