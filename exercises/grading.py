@@ -1,9 +1,9 @@
-"""What a notebook uses, `check` and `hint`, and what graders raise and compare with.
+"""The functions of a notebook, `check` and `hint`, and the errors and comparisons of graders.
 
     check("p1e1_pairs", count_pairs)    # judges the answer, shows one box, raises if it is not correct
     hint("p1e1_pairs")                  # the next hint: a nudge, the formula, pseudo-code, the solution
 
-Diagnoses that come from here, for every exercise: "not-attempted", "returns-nothing", "wrong-type", "wrong-shape",
+General diagnoses, for every exercise: "not-attempted", "returns-nothing", "wrong-type", "wrong-shape",
 "wrong-result" (the values differ, and no known mistake gives them), "raises", "wrong-signature", "not-a-function",
 "unusable-result", "endless", "ends-python", "crashes-python", "borrowed" (the answer calls the course's own part).
 """
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def check(name: str = "", *answers: Any) -> None:
-    """Judge the answers to an exercise, show what came out in one box, note the progress; a right one goes into `my_engine/`.
+    """Judge the answers to an exercise, show the result in one box, and record the progress; a right answer goes into `my_engine/`.
 
     Raises:
         NotAttempted: an answer is still the stub.
@@ -55,7 +55,7 @@ def check(name: str = "", *answers: Any) -> None:
 
 
 def hint(name: str = "", rung: int | None = None) -> None:
-    """Show a hint of an exercise: the one that is asked for by its number (1 to 4; the fourth is the solution).
+    """Show a hint of an exercise by its number (1 to 4; the fourth is the solution).
 
     Without a number: the next one, if a check has failed since the last one was shown; else that one again. So a
     cell with a hint may stay in the notebook.
@@ -70,7 +70,7 @@ def hint(name: str = "", rung: int | None = None) -> None:
     if rung is None:
         rung = progress.next_rung(exercise.name, rungs)
     elif type(rung) is not int or not 1 <= rung <= rungs:
-        raise WrongCall(f"there are {rungs} hints, 1 to {rungs}, and {show(rung, 40)} was asked for")
+        raise WrongCall(f"there are {rungs} hints, 1 to {rungs}, not {show(rung, 40)}")
     progress.note_hint(exercise.name, rung)
     solution = solution_of(exercise.name) or "This edition holds no solutions: ask your teacher."
     text = solution if rung == rungs else exercise.hints[rung - 1]
@@ -91,6 +91,6 @@ def _must_be_asked_for(exercise: Exercise, answers: tuple[Any, ...]) -> None:
     asks = exercise.asks
     if len(answers) != len(asks):
         raise WrongCall(
-            f"this exercise takes {len(asks)} answer{'s' * (len(asks) > 1)}, and {len(answers)} came: "
+            f"this exercise takes {len(asks)} answer{'s' * (len(asks) > 1)}, not {len(answers)}: "
             f'check("{exercise.name}", {", ".join(asks)})'
         )

@@ -1,4 +1,4 @@
-"""What the phases share and a learner need not read: reports, figures, finding models, the `lab` command."""
+"""Code that all phases use and a learner need not read: reports, figures, finding models, the `lab` command."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from labkit.interrupts import end_at_once, is_a_program
 
-# From the first import of a script on: the rest of them takes seconds.
+# From the first import of a script on, because the other imports take seconds.
 if is_a_program() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, end_at_once)
 
@@ -15,19 +15,19 @@ if (is_a_program() or sys.argv[0] == "-m") and (
     missing := next((m for m in ("rich", "torch") if find_spec(m) is None), None)
 ):
     print(
-        f"error: this Python has no {missing}, so it is not the course's: `source .venv/bin/activate` first "
+        f"error: this Python has no {missing}, so it is not the course's: run `source .venv/bin/activate` first "
         "(`make setup` makes that environment)",
         file=sys.stderr,
     )
     raise SystemExit(2)
 
-# The threads of a step wait for each other a hundred times. A waiting thread spins for a while before it sleeps, by default
-# for milliseconds. If another program wants a core as well, it so keeps the core from the very thread that it waits for,
-# and the step takes many times as long. torch reads this when it is loaded, so it stands here.
+# The threads of a step wait for each other a hundred times. A waiting thread spins before it sleeps, by default
+# for milliseconds. If another program needs a core as well, the spinning thread can occupy the core of the thread that it
+# waits for, and the step takes many times as long. torch reads the variable when it is loaded, so it is set here.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
-# For each number of tokens that a step may have, torch's library for products in 16 bit (oneDNN) prepares code of its own, half
-# a megabyte or so, and so does the layer above it (ideep). Both keep the last 1,024, and an engine grows by gigabytes.
+# For each number of tokens in a step, oneDNN (torch's library for 16-bit matrix multiplications) generates about half
+# a megabyte of code, and so does the layer above it (ideep). Both cache the last 1,024 versions, which takes gigabytes.
 for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(name, "256")

@@ -1,4 +1,4 @@
-"""The scripts of the course, in the order in which they are meant to be run, each with its level."""
+"""The scripts of the course in reading order, each with its level."""
 
 import ast
 from pathlib import Path
@@ -14,7 +14,7 @@ LEVELS: dict[Level, str] = {
     "operations": "load, capacity, metrics and incidents",
     "GPU": "kernels and what limits them",
 }
-"""A path through the course is its core and one more level."""
+"""A path through the course is the core and one more level."""
 
 SCRIPTS: dict[str, dict[str, Level]] = {
     "phase1_tokens_embeddings": {
@@ -68,10 +68,11 @@ SCRIPTS: dict[str, dict[str, Level]] = {
 }
 
 
-CORE_EXERCISES = frozenset(
-    {"1.1", "1.5", "2.1", "2.2", "2.5", "2.6", "3.1", "3.2", "3.3", "4.1", "4.2", "4.5", "5.4"}
-)
-"""By their numbers. The others of phase 5 are of the level GPU, all others deep."""
+CORE_EXERCISES = frozenset({"1.1", "2.1", "2.2", "2.5", "3.1", "3.2", "3.3", "4.1", "4.2"})
+"""By number: the parts of `my_engine` that every greedy token passes, and 4.1, which 4.2 extends.
+
+The other exercises of phase 5 have the level GPU, all others deep.
+"""
 
 
 def chapters_of(phase: str) -> list[Path]:
@@ -98,7 +99,7 @@ def first_line(script: Path) -> str:
 
 
 def all_scripts(level: Level | None = None) -> list[Path]:
-    """All of them, or those of a level."""
+    """All scripts, or those of a level."""
     return [
         ROOT / phase / name
         for phase, names in SCRIPTS.items()
@@ -110,7 +111,7 @@ def all_scripts(level: Level | None = None) -> list[Path]:
 def select(words: list[str]) -> list[Path]:
     """Scripts by phase or name: "1", "phase2", "kv_cache_lab", "phase1_tokens_embeddings/tokenization_lab.py".
 
-    No words: all. Raises LabError for a word that fits nothing.
+    Without words: all. Raises LabError for a word that names neither.
     """
     if not words:
         return all_scripts()
@@ -130,7 +131,7 @@ def select(words: list[str]) -> list[Path]:
 
 
 def is_script(word: str) -> bool:
-    """Whether `select` would know this word. A bare number is not counted: it may be the value of an option."""
+    """Whether `select` accepts this word. A bare number is excluded: it may be the value of an option."""
     try:
         return not word.isdigit() and bool(select([word]))
     except LabError:

@@ -1,4 +1,4 @@
-"""Checks of the values that a user gives. Each takes the name and the value, returns the value as it is kept, or raises a
+"""Checks of a user's values. Each check takes the name and the value, and returns the value to store or raises a
 ValueError that names the value and the range."""
 
 import math
@@ -20,7 +20,7 @@ def check_fields(data: Any) -> None:
 
 @cache
 def checks_of(kind: type) -> dict[str, Check]:
-    """The checks of a dataclass, by the name of the field."""
+    """Return the checks of a dataclass by field name."""
     hints = get_type_hints(kind, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if hasattr(hint, "__metadata__")}
 
@@ -34,7 +34,7 @@ def whole(low: int, high: float = math.inf, allowed: str = "", optional: bool = 
             return None
         if not is_whole(value) or not low <= value <= high:
             raise ValueError(f"{name} is {quoted(value)}: it must be {allowed}")
-        return int(value)  # numpy's numbers pass as well, and torch does not take them
+        return int(value)  # torch refuses numpy's numbers
 
     return check
 
@@ -102,7 +102,7 @@ def is_whole(value: Any) -> bool:
 
 
 def as_float(value: Any) -> float:
-    """NaN if it is no number, or too large for one."""
+    """Return the value as a float; NaN if it is not a number, or too large for a float."""
     if type(value) is float:  # as in `_ids`
         return value
     try:
@@ -117,7 +117,7 @@ def _items(kind: type, needed: str, name: str, value: Any) -> tuple[Any, ...]:
     try:
         if isinstance(value, kind):
             return tuple(value)
-    except TypeError:  # a tensor of no dimension has the methods of an iterable
+    except TypeError:  # a tensor without dimensions has the methods of an iterable, but cannot be iterated
         pass
     raise ValueError(f"{name} is {quoted(value)}: it must be {needed}, or None")
 

@@ -1,7 +1,7 @@
 """The claims of the source articles that the course checks, and the ledger of verdicts.
 
-Each script puts its measurements beside the claims (see `labkit/lab.py`) and leaves a report in
-`outputs/reports/`. The ledger gathers them, beside those of one committed run (`reference_run.json`).
+Each script compares its measurements with the claims (see `labkit/lab.py`) and writes a report to
+`outputs/reports/`. The ledger collects these reports, beside those of one committed run (`reference_run.json`).
 
 The sources are in SOURCES, by the letter that each claim names.
 """
@@ -80,7 +80,7 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("waste", "A", "ten requests with 3,765 tokens: contiguous wastes 81%, paged 0.7%"),
         Claim("concurrency", "A", "the same memory serves 4 requests contiguous, 26 paged: 6.5 times as many"),
         Claim("o1-alloc", "A", "taking and freeing a block is O(1)"),
-        Claim("waste-bound", "A", "paged memory wastes less than one block a request"),
+        Claim("waste-bound", "A", "paged memory wastes less than one block per request"),
         Claim("prefix-ttft", "C", "a prefix cache cuts TTFT from 753 to 367 ms (51%)"),
         Claim("window-8x", "D", "at 32K tokens a window of 4,096 makes the cache 8 times smaller"),
         Claim("paged-2-4x", "C", "PagedAttention serves 2 to 4 times as many requests at a time"),
@@ -106,10 +106,10 @@ CLAIMS: dict[str, list[Claim]] = {
     ],
     "phase5_real_gpu": [
         Claim("t4-ttft", "A", "TinyLlama-1.1B on a T4: TTFT 25 / 30 / 55 / 95 ms for 10 / 100 / 500 / 1000 tokens"),
-        Claim("t4-throughput", "A", "the same at batch 1 / 8 / 32 / 64: 180 / 800 / 2400 / 2800 tokens a second"),
+        Claim("t4-throughput", "A", "the same at batch 1 / 8 / 32 / 64: 180 / 800 / 2400 / 2800 tokens per second"),
         Claim("triton-vs-python", "A", "Triton paged attention against the plain Python of the earlier phases"),
-        Claim("tp-all-reduce", "B", "tensor parallelism needs an all-reduce a layer"),
-        Claim("pp-activations", "B", "pipeline parallelism sends activations from stage to stage, once a step"),
+        Claim("tp-all-reduce", "B", "tensor parallelism needs one all-reduce per layer"),
+        Claim("pp-activations", "B", "pipeline parallelism sends activations from stage to stage, once per step"),
         Claim("pd-contention", "C", "separating prefill and decode eliminates their contention"),
     ],
 }
@@ -118,12 +118,12 @@ CLAIMS: dict[str, list[Claim]] = {
 SOURCE_OF = {claim.id: claim.source for claims in CLAIMS.values() for claim in claims}
 """The letters of the articles that make a claim, such as "A B", by its id."""
 
-# The gravest verdict of several measurements of one claim stands for the claim.
+# Of several measurements of one claim, the gravest verdict counts.
 GRAVITY = ["reproduced", "needs a download", "needs vLLM", "needs a GPU", "differs here", "corrected"]
 
 
 def measured_claims() -> tuple[dict[str, list[Prediction]], list[str]]:
-    """All predictions of the reports in the outputs folder, by claim id, and a line on each report that is damaged."""
+    """Return all predictions of the reports in the outputs folder, by claim id, and a line for each damaged report."""
     reports, problems = all_predictions()
     found: dict[str, list[Prediction]] = {}
     for p in chain.from_iterable(reports):
@@ -132,19 +132,19 @@ def measured_claims() -> tuple[dict[str, list[Prediction]], list[str]]:
 
 
 def verdict_of(predictions: list[Prediction]) -> str:
-    """One verdict for all measurements of a claim; "not run yet" if there are none."""
+    """Return one verdict for all measurements of a claim; "not run yet" if there are none."""
     if not predictions:
         return "not run yet"
     return max((p.verdict for p in predictions), key=GRAVITY.index)
 
 
 def values_of(predictions: list[Prediction]) -> str:
-    """The measurements of a claim, for people."""
+    """Return the measurements of a claim as text."""
     return "; ".join(show_value(p.measured, p.unit) for p in predictions if not p.needs)
 
 
 def reference_run() -> dict[str, Any]:
-    """The committed run: `machine`, `when`, and `claims`: verdict and values by claim id."""
+    """Return the committed run: `machine`, `when`, and `claims`: verdict and values by claim id."""
     return json.loads(REFERENCE_RUN.read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""The `lab` command: list and run the scripts, see the claims, look at the machine, check an exercise."""
+"""The `lab` command: lists and runs the scripts, shows the claims and the machine, checks exercises."""
 
 import argparse
 import difflib
@@ -26,21 +26,21 @@ from labkit.paths import ROOT
 from labkit.terminal import READER_LEFT, Page, escape, run
 
 COLOURS = {"reproduced": "green", "corrected": "magenta", "not run yet": "dim"}
-PROGRAMS = {  # each has options of its own, which --help lists
+PROGRAMS = {  # each has its own options, which --help lists
     "serve": ("phase4_scheduler/serve.py", "an OpenAI-compatible server: lab serve [MODEL]"),
-    "chat": ("phase4_scheduler/chat.py", "a conversation with a model, here in the terminal"),
+    "chat": ("phase4_scheduler/chat.py", "a conversation with a model in the terminal"),
     "mine": (
         "exercises/capstone/mine.py",
-        "your own engine: which parts are yours, a story, its decisions beside vLLM's",
+        "your own engine: its parts that you wrote, a story, its decisions compared with vLLM's",
     ),
-    "web": ("web/serve.py", "the course as a web page that computes, in your browser"),
+    "web": ("web/serve.py", "the course as a web page with a model that computes in your browser"),
     "first-contact": (
         "phase5_real_gpu/measure_machine.py --first-contact",
-        "the first ten minutes on a GPU: tests, kernels and the engine, each beside what the card should give",
+        "the first ten minutes on a GPU: tests, kernels and the engine, compared with the card's limits",
     ),
     "fetch": (
         "phase2_attention_kvcache/fetch_model.py",
-        "download a model once, to use it offline later; without a name: a list of small open ones",
+        "download a model once for offline use; without a name: a list of small open models",
     ),
     "convert": (
         "phase2_attention_kvcache/convert_model.py",
@@ -55,7 +55,7 @@ def titled(title: str, **look: Any) -> Table:
 
 
 def list_scripts(console: Console, level: Level | None) -> int:
-    """The scripts, or those of a level, with what each shows."""
+    """List the scripts, or those of a level, each with its subject."""
     for phase, names in SCRIPTS.items():
         table = titled(phase, show_header=False, box=None)
         for name, its_level in names.items():
@@ -67,19 +67,19 @@ def list_scripts(console: Console, level: Level | None) -> int:
     for name, meaning in LEVELS.items():
         console.print(f"[bold]{name}[/]: {meaning}", highlight=False)
     console.print(
-        "Run one: python PHASE/SCRIPT, or `lab run SCRIPT`; every script explains itself with --help. "
-        "`lab list core` shows one level, `lab next` what comes next."
+        "Run a script: python PHASE/SCRIPT, or `lab run SCRIPT`; --help explains every script. "
+        "`lab list core` lists one level, `lab next` the next step."
     )
     return 0
 
 
 def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int:
-    """Run scripts in order, each in a process of its own: one that fails does not stop the others."""
+    """Run scripts in order, each in its own process: a script that fails does not stop the others."""
     scripts = select(words)
     if passed_on and not passed_on[-1].startswith("-") and is_script(passed_on[-1]) and len(passed_on) < 3:
         raise LabError(f"scripts come before options: lab run {passed_on[-1]} {' '.join(passed_on[:-1])}")
     if "--json" in passed_on and len(scripts) > 1:
-        raise LabError("--json names one file, for one script: all reports are in outputs/reports anyway")
+        raise LabError("--json names one file, for one script: all reports are in outputs/reports")
     refuse_unknown(scripts, passed_on)
     outcomes: list[tuple[Path, int, float]] = []
     for number, script in enumerate(scripts, 1):
@@ -90,7 +90,7 @@ def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int
         code = run_script(script, *passed_on)
         outcomes.append((script, code, time.perf_counter() - began))
         if code in (STOPPED, READER_LEFT):
-            break  # it means all of them
+            break  # the user stops all scripts
     if len(scripts) > 1:
         table = titled("What ran")
         table.add_column("script")
@@ -108,10 +108,10 @@ def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int
 
 
 def refuse_unknown(scripts: list[Path], passed_on: list[str]) -> None:
-    """Stop before the first script at an option that none of them has. (One that some have is for those.)
+    """Refuse an option that no script has, before the first one runs. (Scripts ignore an option that only others have.)
 
     Raises:
-        LabError: it names the nearest option.
+        LabError: an option is unknown. The message names the nearest option.
     """
     written = " ".join(script.read_text(encoding="utf-8") for script in scripts)
     known = {*SHARED_BY_ALL, *(f"--{name}" for name in OPTIONS), *re.findall(r'"(--[a-z][a-z-]*)"', written)}
@@ -125,7 +125,7 @@ def refuse_unknown(scripts: list[Path], passed_on: list[str]) -> None:
 
 
 def show_claims(console: Console) -> int:
-    """The ledger: each claim of the source articles, and what was found in the reference run and here."""
+    """Print the ledger: each claim of the source articles, with the results of the reference run and of this machine."""
     found, problems = measured_claims()
     reference = reference_run()
     counts: Counter[str] = Counter()
@@ -155,15 +155,15 @@ def show_claims(console: Console) -> int:
     )
     titles = " ".join(f"{letter}: {escape(title)}." for letter, title in SOURCES.items())
     console.print(
-        f"[dim]{titles} Reproduced: agrees within the script's tolerance. A corrected figure is "
-        "explained where it is measured. Differs here: a figure that depends on the machine, or on what else it "
-        "was doing, and misses. Reports: outputs/reports/[/]"
+        f"[dim]{titles} Reproduced: agrees within the script's tolerance. Corrected: the script that measures it explains "
+        "the difference. Differs here: a figure that depends on the machine and its other programs, and does not agree. "
+        "Reports: outputs/reports/[/]"
     )
     return 0
 
 
 def show_doctor(console: Console) -> int:
-    """What this machine has, and what that means for the course."""
+    """Print what this machine has, and its effect on the course."""
     from labkit.doctor import examine
 
     table = titled("This machine", width=console.width)
@@ -178,13 +178,13 @@ def show_doctor(console: Console) -> int:
 
 
 def exercises(command: str, *words: str) -> int:
-    """Commands about notebooks and exercises: the folder `exercises` has them, in a process of its own."""
-    # A path is meant from where the user is, and the process runs in the course's folder.
+    """Run a command about notebooks or exercises, from the folder `exercises`, in its own process."""
+    # A path is relative to the user's folder, but the process runs in the course's folder.
     if command != "submit":
         is_path = Path.is_dir if command == "grade" else Path.is_file
         words = tuple(str(Path(w).resolve()) if is_path(Path(w)) else w for w in words)
     folder = "classroom" if command in ("submit", "grade") else "publishing"
-    if command == "grade" and is_a_program() and os.name == "posix":  # signals are for that process alone
+    if command == "grade" and is_a_program() and os.name == "posix":  # that process receives the signals
         os.chdir(ROOT)
         os.execv(sys.executable, [sys.executable, "-m", "exercises.classroom.commands", command, *words])
     return in_its_own_process("-m", f"exercises.{folder}.commands", command, *words, cwd=ROOT)
@@ -193,7 +193,7 @@ def exercises(command: str, *words: str) -> int:
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="lab", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    commands.add_parser("list", help="all scripts, or those of a level, and what each shows").add_argument(
+    commands.add_parser("list", help="all scripts, or those of a level, with their subjects").add_argument(
         "level", nargs="?", choices=list(LEVELS), help="one level only"
     )
     run_these = commands.add_parser(
@@ -201,26 +201,24 @@ def build_parser() -> argparse.ArgumentParser:
         help="run all scripts, a phase (1, phase1) or some scripts (kv_cache_lab); options go to the scripts",
         description="Run scripts in order. Options for the scripts come last: lab run 1 --quick --predict",
     )
-    run_these.add_argument("what", nargs="*", help="phases or scripts; nothing means all")
+    run_these.add_argument("what", nargs="*", help="phases or scripts (all)")
     commands.add_parser(
-        "course", help="the core scripts in their short form, told in a screen or two"
+        "course", help="run the core scripts in their short form, with a line for each"
     ).add_argument("--all", action="store_true", help="the scripts of all levels")
-    commands.add_parser("claims", help="the claims of the source articles, and what was measured here")
-    commands.add_parser(
-        "doctor", help="what will run on this machine, what is skipped, what would change that"
-    )
+    commands.add_parser("claims", help="the claims of the source articles, and the measurements here")
+    commands.add_parser("doctor", help="what runs on this machine, what is skipped, and how to change that")
     for name, (_, does) in PROGRAMS.items():
         commands.add_parser(name, add_help=False, help=does)
     commands.add_parser("next", help="the next script or exercise on a path").add_argument(
         "level", nargs="?", choices=list(LEVELS), default="core", help="the core, and this level (core)"
     )
-    commands.add_parser("progress", help="the exercises: which are solved, hints used, predictions scored")
+    commands.add_parser("progress", help="the solved exercises, hints used, and the score of your guesses")
     a_notebook = "its path, its name or its number, such as p1e1_pairs or 1.1"
     for name, word, means, does in (
-        ("check", "notebook", a_notebook, "run a notebook from top to bottom, and say what came out"),
-        ("reset", "notebook", a_notebook, "a fresh copy of an exercise notebook; your old one is kept"),
-        ("submit", "name", "yours, such as 'Ada Lovelace'", "one file with your answers, to hand in"),
-        ("grade", "folder", "with what was handed in", "for teachers: run all answers again, and a table"),
+        ("check", "notebook", a_notebook, "run a notebook from top to bottom, and report the results"),
+        ("reset", "notebook", a_notebook, "write a fresh exercise notebook; your old one is kept"),
+        ("submit", "name", "your name, such as 'Ada Lovelace'", "write one file with all your answers"),
+        ("grade", "folder", "with the submissions", "for teachers: run all answers again, and print a table"),
     ):
         many = "+" if name == "submit" else 1  # a name may have several words, quoted or not
         commands.add_parser(name, help=does).add_argument(
@@ -230,7 +228,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def split_run(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """`run 1 kv_cache_lab --quick --seed 3` -> what lab itself reads, and the options that go to the scripts."""
+    """Split `run 1 kv_cache_lab --quick --seed 3` into the words for lab and the options for the scripts."""
     options_from = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
     if argv[:1] != ["run"] or argv[1:2] in (["-h"], ["--help"]):
         return list(argv), []
@@ -243,7 +241,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _obey(argv: Sequence[str]) -> int:
     if argv and argv[0] in PROGRAMS:
-        # In place of this process: what is sent to `lab`, such as SIGTERM, is for that one.
+        # The program replaces this process, so it receives signals that are sent to `lab`, such as SIGTERM.
         script, *options = PROGRAMS[argv[0]][0].split()
         os.execv(sys.executable, [sys.executable, str(ROOT / script), *options, *argv[1:]])
     words, passed_on = split_run(argv)

@@ -1,4 +1,4 @@
-"""`lab course`: the whole course in its short form, told in a screen or two. What its scripts print goes into a log."""
+"""`lab course`: runs the scripts in their short form and prints a line for each. Their output goes to a log file."""
 
 import os
 import subprocess
@@ -18,19 +18,19 @@ from labkit.paths import check_writable, outputs, short
 from labkit.reports import read_predictions, report_of
 from labkit.terminal import Page, escape
 
-LAST = "many_users"  # shown as it runs
+LAST = "many_users"  # its output is shown
 MARKS = {0: "[green]✓[/]", 1: "[red]✗[/]", 2: "[yellow]○[/]"}
-OUTCOMES = {1: "what must hold on every machine did not", 2: "could not run"}
+OUTCOMES = {1: "a prediction that must hold on every machine failed", 2: "could not run"}
 NEXT = """Read [bold]phase1_tokens_embeddings/README.md[/], and run its scripts: lab run 1 --predict
 Play in its notebook: jupyter lab notebooks/phase1_tokens_embeddings.ipynb
-See what all this becomes: lab serve, and open the page that it names"""
+Start the server: lab serve, and open the page that it names"""
 
 
 def take_course(console: Page, level: Level | None) -> int:
     """Run the scripts of a level, or all of them, in their quick form.
 
     Returns:
-        The gravest exit code of a script: 0 if all went well.
+        The highest exit code of the scripts: 0 if all succeeded.
     """
     log = outputs() / "course.log"
     check_writable(log)
@@ -38,7 +38,7 @@ def take_course(console: Page, level: Level | None) -> int:
         all_scripts(level), key=lambda script: script.stem == LAST
     )  # the others keep their order
     console.print(
-        f"{len(others) + 1} scripts in their short form. What they print goes to {escape(short(log))}."
+        f"{len(others) + 1} scripts in their short form. Their output goes to {escape(short(log))}."
     )
     log.write_bytes(b"")
     codes, phase = [], None
@@ -53,7 +53,7 @@ def take_course(console: Page, level: Level | None) -> int:
             return code
         codes.append(code)
         console.print(line_of(console, script, code, last_line, time.perf_counter() - began))
-    console.print("\n[bold]And now all of it together[/]")
+    console.print("\n[bold]All parts together[/]")
     codes.append(run_script(last, "--quick"))
     if codes[-1] == STOPPED:
         return STOPPED
@@ -69,7 +69,7 @@ def take_course(console: Page, level: Level | None) -> int:
 
 
 def run_script(script: Path, *options: str, **settings: Any) -> int:
-    """Run a script in a process of its own. Options that it does not have, and others do, are no mistake.
+    """Run a script in its own process. It ignores shared options that it does not have.
 
     Args:
         settings: of `subprocess.run`.
@@ -81,7 +81,7 @@ def run_script(script: Path, *options: str, **settings: Any) -> int:
 
 
 def run_quietly(script: Path, log: Path) -> tuple[int, str]:
-    """A script's exit code, and the last line that it printed. `log` takes all of them."""
+    """Run a script with its output in `log`. Returns its exit code and its last line."""
     with log.open("ab") as file:
         file.write(f"\n===== {script.parent.name}/{script.name}\n".encode())
         file.flush()
@@ -90,7 +90,7 @@ def run_quietly(script: Path, log: Path) -> tuple[int, str]:
 
 
 def line_of(console: Page, script: Path, code: int, last_line: str, seconds: float) -> Table:
-    """What a script shows, how many of its predictions held, how long it took."""
+    """Build the line of a script: its subject, the number of predictions that held, the seconds."""
     told, held = escape(first_line(script)), ""
     if code:
         told += (
@@ -98,7 +98,7 @@ def line_of(console: Page, script: Path, code: int, last_line: str, seconds: flo
         )
     with suppress(ValueError):  # no report
         checked = [p for p in read_predictions(report_of(script)) if not p.needs]
-        if checked and code in (0, 1):  # otherwise it is an earlier run's
+        if checked and code in (0, 1):  # otherwise the report belongs to an earlier run
             held = f"{sum(bool(p.holds) for p in checked)} of {len(checked)}"
     row = Table.grid(padding=(0, 1))
     row.add_column(width=1)

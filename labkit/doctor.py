@@ -1,4 +1,4 @@
-"""`lab doctor`: what this machine has, what will run on it, and what would change that."""
+"""`lab doctor`: lists what this machine has, what runs on it, and how to change that."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. `effect` says what runs or is skipped; `remedy` what would change it."""
+    """One line of the report. `effect`: what runs or is skipped. `remedy`: how to change it."""
 
     what: str
     value: str
@@ -28,7 +28,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at everything that decides what runs here. Nothing is fetched or changed."""
+    """Examine everything that determines what runs here. It downloads and changes nothing."""
     import torch
 
     weights, models = _has_gpt2_weights(), ", ".join(embedded_models())
@@ -38,7 +38,7 @@ def examine() -> list[Finding]:
                 "the course needs 3.11 or newer", "install a newer Python, make a new virtual environment"),
         Finding("torch", torch.__version__, True, "every phase from 2 on"),
         *(_package(name) for name in ("transformers", "tiktoken", "numpy", "matplotlib", "jupyter", "pytest", "nbval")),
-        _package("numba", "attention on a CPU reads blocks in place; without it the engine copies them, and is slower"),
+        _package("numba", "attention on a CPU reads blocks in place; without numba the engine copies them, and is slower"),
         _linear_layers(),
         _gpu(),
         _triton(),
@@ -58,7 +58,7 @@ def _package(name: str, effect: str = "") -> Finding:
 
 
 def _linear_layers() -> Finding:
-    """What the engine multiplies with on a CPU, and for how many rows (phase 4, `cpu/`)."""
+    """Find the library that computes linear layers on a CPU, and the number of measured shapes (phase 4, `cpu/`)."""
     import torch
 
     what = "linear layers on the CPU"
@@ -67,12 +67,15 @@ def _linear_layers() -> Finding:
                        "pip install -e . in the course's folder")  # fmt: skip
     if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")):
         return Finding(
-            what, "torch's own: this build has no oneDNN", True, "right, and slower for many users"
+            what, "torch's own: this build has no oneDNN", True, "correct, but slower for many users"
         )
     shapes = {key.partition(",")[0] for key in load_measured() if key.startswith("linear ")}
     told = f"{len(shapes)} shapes measured" if shapes else "not measured yet"
     return Finding(
-        what, told, True, "the first engine measures each shape, a second in all, and keeps the fastest way"
+        what,
+        told,
+        True,
+        "the first engine measures each shape, one second in total, and keeps the fastest method",
     )
 
 
@@ -84,10 +87,10 @@ def _gpu() -> Finding:
         least = LEAST_DRIVER.get(int((cuda or "0").split(".")[0]), 0)
         if driver and int(driver.split(".")[0]) < least:
             return Finding("GPU", f"NVIDIA's driver {driver} is too old for torch {torch.__version__}", False,
-                           f"everything runs on the CPU: CUDA {cuda}, for which this torch is built, wants driver {least} or newer",
+                           f"everything runs on the CPU: this torch is built for CUDA {cuda}, which needs driver {least} or newer",
                            f"update the driver to {least} or newer (nvidia-smi shows it), or install a torch that pytorch.org "
                            "builds for an older CUDA")  # fmt: skip
-        built = "torch has no CUDA in it" if torch.version.cuda is None else "torch sees no GPU"
+        built = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no GPU"
         return Finding("GPU", f"none ({built})", False, "everything runs on the CPU; --device cuda is refused",
                        "a machine with an NVIDIA GPU, and torch's CUDA build")  # fmt: skip
     if problem := gpu_too_old():
@@ -98,13 +101,13 @@ def _gpu() -> Finding:
 
 
 def _driver() -> str | None:
-    """The version of NVIDIA's driver, such as "580.65.06"; None where there is none."""
+    """Return the version of NVIDIA's driver, such as "580.65.06"; None if there is none."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
         return pynvml.nvmlSystemGetDriverVersion()
-    except Exception:  # no package, no driver: each has an error of its own
+    except Exception:  # a missing package and a missing driver raise different errors
         return None
 
 
@@ -113,7 +116,7 @@ def _triton() -> Finding:
         import triton
     except ImportError:
         return Finding("triton", "missing", False, "the GPU kernels of Phase 5 are skipped",
-                       f"Linux: {INSTALL}; there is no triton for macOS and Windows")  # fmt: skip
+                       f"Linux: {INSTALL}; Triton does not exist for macOS and Windows")  # fmt: skip
     if has_gpu() and not any(shutil.which(name) for name in ("gcc", "clang")):
         return Finding("triton", f"{triton.__version__}, no C compiler", False,
                        "Triton cannot start kernels; the engine uses torch alone",

@@ -1,12 +1,12 @@
-"""One kind of error for a user's mistake."""
+"""The error for a user's mistake."""
 
 
 class LabError(Exception):
-    """A mistake of the user or a limit of the machine: what, which value, and the remedy, in one line.
+    """A mistake of the user or a limit of the machine. The message is one line with the mistake, the value and the remedy.
 
-    Scripts print it and end with exit code 2. It is never a bug of the course.
+    Scripts print it and end with exit code 2. A bug of the course never raises it.
     """
 
     def _render_traceback_(self) -> list[str]:
-        """What Jupyter shows in place of a traceback."""
+        """Return the line that Jupyter shows in place of a traceback."""
         return [f"error: {self}"]

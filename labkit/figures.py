@@ -1,4 +1,4 @@
-"""One look for all figures: the title states the finding, axes carry units, colours keep their meaning."""
+"""The common style of all figures: the title states the finding, axes have units, a colour has one meaning."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ INK, MUTED, GRID = "#1f2933", "#66727f", "#e3e7eb"
 BLUE, ORANGE, GREEN, RED, PURPLE, TEAL, YELLOW, GREY = COLORS = (
     "#2f6fb0", "#e07b39", "#3c9d6b", "#c8453b", "#7d5ba6", "#2a9d9d", "#d9a520", "#9aa5b1",
 )  # fmt: skip
-"""Colour-blind friendly in this order; use the first ones first."""
+"""Distinct for colour-blind readers in this order: use the first colours first."""
 
 STYLE = {
     "figure.dpi": 110,
@@ -45,11 +45,11 @@ def new_figure(
     size: tuple[float, float] | None = None,
     width_ratios: Sequence[float] | None = None,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with `panels` axes side by side.
+    """Make a figure with `panels` axes side by side.
 
     Args:
-        finding: the title: a sentence that says what the figure shows.
-        subtitle: what was measured, on what, in smaller letters.
+        finding: the title, a sentence that states what the figure shows.
+        subtitle: the measurement and the machine, in smaller letters.
         size: width and height in inches.
     """
     size = size or (5.2 * panels + 1.2 if panels > 1 else 7.5, 4.6)

@@ -1,7 +1,7 @@
-"""What comes from files that other people wrote: how it is read, and how it is shown.
+"""Reads files that other people wrote, and prepares their content for output.
 
-Such a file may be of any size. What it says may be a book, or hold control codes: one clears the terminal, and
-what follows it looks like a message of ours.
+Such a file may have any size, and its texts may hold control codes. A control code can clear the terminal, and text
+behind it can then imitate a message of the course.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 from labkit.errors import LabError
 
-# Control codes (Unicode's class Cc), and those that turn the direction of writing, so that text reads otherwise.
+# Control codes (Unicode's class Cc), and codes that reverse the direction of writing and so disguise a text.
 _CODES = [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 _SPELT_OUT = {code: ascii(chr(code))[1:-1] for code in _CODES if chr(code) not in "\t\n"}
 
@@ -23,7 +23,7 @@ _repr.maxlevel = 2
 
 
 def harmless(text: str) -> str:
-    """A whole text, such as a story that a model tells, with control codes spelt out.
+    """Return a whole text, such as a model's story, with control codes spelt out.
 
     >>> harmless("a\\x1b[2J\\nb")
     'a\\\\x1b[2J\\nb'
@@ -32,7 +32,7 @@ def harmless(text: str) -> str:
 
 
 def visible(text: object, limit: int = 60) -> str:
-    """A name from a file, for a table or a message: on one line, and shortened. A path stays whole: it must be found.
+    """Return a name from a file for a table or a message, shortened to one line. A path is not shortened.
 
     >>> visible("wte" * 100, limit=12)
     'wtewtewte...'
@@ -43,25 +43,25 @@ def visible(text: object, limit: int = 60) -> str:
 
 
 def quoted(value: object) -> str:
-    """A value from a file, for a message: as Python writes it, on one line, and shortened.
+    """Return a value from a file for a message, as Python writes it, shortened to one line.
 
     >>> quoted(list(range(1000)))
     '[0, 1, 2, 3, 4, 5, 6, 7, ...]'
     """
     try:
         return visible(_repr.repr(value), limit=90)
-    except ValueError:  # Python writes no whole number of more than 4,300 digits
+    except ValueError:  # Python refuses to write a whole number of more than 4,300 digits
         return f"a number of {value.bit_length():,} bits"
 
 
 def read_json(path: Path, at_most: int) -> Any:
-    """The content of a JSON file. NaN and Infinity are Python's own, and no JSON.
+    """Read a JSON file. NaN and Infinity are refused: Python accepts them, the JSON standard does not.
 
     Args:
-        at_most: bytes. What Python makes of JSON takes up to 40 times its size in memory.
+        at_most: the largest size, in bytes. Python's objects take up to 40 times that size in memory.
 
     Raises:
-        ValueError: no such file, a larger one, one that cannot be read, no JSON in UTF-8, or nested too deeply.
+        ValueError: the file is missing, too large, unreadable, not JSON in UTF-8, or nested too deeply.
     """
     if not path.is_file():
         raise ValueError("there is no such file")
@@ -91,10 +91,10 @@ def _no_constants(text: str) -> Any:
 
 
 def read_texts(path: str | Path, suffixes: Collection[str] = (".txt", ".md", ".py")) -> list[str]:
-    """The content of a text file, or of all files with these suffixes below a folder.
+    """Read a text file, or all files with these suffixes below a folder.
 
     Raises:
-        LabError: nothing there, nothing in it, or a file that is not UTF-8 text.
+        LabError: a file is missing or not UTF-8 text, or there is no text.
     """
     path = Path(path).expanduser()
     files, texts = [path], []

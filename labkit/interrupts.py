@@ -1,9 +1,9 @@
-"""Ctrl-C and SIGTERM: at a moment that suits, and never a traceback.
+"""Handles Ctrl-C and SIGTERM without a traceback.
 
-Python raises KeyboardInterrupt wherever it happens to be. In the middle of an import that is a bad place: libraries
-swallow it, or keep half a module, and torch takes seconds to import. There is nothing to put in order then, so a
-program of the course ends at once. Elsewhere it unwinds as usual, and `labkit/terminal.py` says "stopped". SIGTERM, which
-`kill` and `timeout` send, unwinds as well: temporary files are removed, and the processes that were started end.
+Python raises KeyboardInterrupt at the current line. During an import, libraries catch the error or leave a module half
+loaded, and torch takes seconds to import. No clean-up is needed at that time, so a program of the course ends at once.
+Elsewhere the program unwinds as usual, and `labkit/terminal.py` prints "stopped". SIGTERM, which
+`kill` and `timeout` send, unwinds as well: temporary files are removed, and started processes end.
 """
 
 import multiprocessing
@@ -22,12 +22,12 @@ ROOT = Path(__file__).resolve().parent.parent
 STOPPED = 130
 """The exit code of a program that Ctrl-C ended: 128 + SIGINT, as shells have it."""
 CALLED_FROM_C = os.path.join("llvmlite", "binding", "executionengine.py")
-"""LLVM calls these functions while Numba compiles, and ignores what they raise: the signal comes again a moment later."""
+"""LLVM calls these functions while Numba compiles, and ignores their exceptions. So the signal is sent again after 0.1 s."""
 
 
 def is_a_program() -> bool:
-    """Whether this process runs `lab` or a script at the top of a phase, and not a notebook or a test with parts of them."""
-    if sys.argv[0] == "-m":  # Python says no more before the module is found
+    """Tell whether this process runs `lab` or a script at the top of a phase, and not a notebook or a test with parts of them."""
+    if sys.argv[0] == "-m":  # sys.argv holds no more before the module is found
         module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
         return module in ("labkit.command", "exercises.publishing.commands", "exercises.classroom.commands")
     program = Path(sys.argv[0]).resolve()
@@ -36,7 +36,7 @@ def is_a_program() -> bool:
 
 
 def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
-    """What Ctrl-C does before a program has begun and after it has ended."""
+    """End the process: the action of Ctrl-C before a program has begun and after it has ended."""
     os.write(2, b"stopped\n")
     os._exit(128 + number)
 
@@ -53,15 +53,15 @@ def interrupt(number: int, frame: FrameType | None) -> None:
         where = where.f_back
     if number == signal.SIGINT:
         raise KeyboardInterrupt
-    signal.signal(number, signal.SIG_IGN)  # a second one must not cut off what the first one has begun
+    signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the clean-up of the first one
     raise SystemExit(128 + number)
 
 
 @contextmanager
 def signals_unwind() -> Iterator[None]:
-    """Ctrl-C inside raises KeyboardInterrupt and SIGTERM raises SystemExit, except while something is imported."""
+    """Let Ctrl-C raise KeyboardInterrupt and SIGTERM raise SystemExit inside the block, except during imports."""
     usual = {signal.SIGINT: end_at_once, signal.SIGTERM: signal.SIG_DFL}
-    # Nothing changes for what is not a program of its own, or ignores the signal.
+    # Notebooks and tests, and programs that ignore the signal, keep their handlers.
     usual = {
         number: action
         for number, action in usual.items()
@@ -77,9 +77,9 @@ def signals_unwind() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Send this process a SIGTERM as soon as the process that started it has ended, in whatever way it ended.
+    """Send this process a SIGTERM as soon as its parent process has ended, for whatever reason.
 
-    For processes of `multiprocessing`: a parent that is killed cannot end them.
+    For processes of `multiprocessing`: a killed parent cannot end its children.
     """
     parent = multiprocessing.parent_process()
 
@@ -93,12 +93,12 @@ def end_with_parent() -> None:
 
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
-    """A Ctrl-C inside takes effect at the end. A second one takes effect at once."""
+    """Delay a Ctrl-C inside the block to its end. A second Ctrl-C takes effect at once."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread ever hears of it
+        yield  # only the main thread receives signals
         return
     usual = signal.getsignal(signal.SIGINT)
-    if not callable(usual):  # it is ignored
+    if not callable(usual):  # the signal is ignored
         yield
         return
     came = []
@@ -118,7 +118,7 @@ def ctrl_c_waits() -> Iterator[None]:
 
 
 def in_its_own_process(*command: str, **settings: Any) -> int:
-    """Run Python, and return its exit code. Ctrl-C is for that process, which says so and ends."""
+    """Run Python in a new process, and return its exit code. Ctrl-C stops that process, which prints "stopped"."""
     try:
         with ctrl_c_waits():
             return subprocess.run([sys.executable, *command], **settings).returncode

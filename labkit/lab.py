@@ -1,4 +1,4 @@
-"""The frame of a lab script: its options, what it prints, its report, its errors.
+"""The frame of a lab script: its options, output, report and errors.
 
 def story(lab: Lab) -> None:
     lab.say("What you will see ...")
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Lab:
-    """What a story gets to work with: its options and ways to show, predict, draw and record."""
+    """The object that a story works with: its options, and methods to show, predict, draw and record."""
 
     def __init__(self, script: Path, args: argparse.Namespace, console: Console) -> None:
         self.script = script
@@ -59,14 +59,14 @@ class Lab:
 
     @property
     def device(self) -> str:
-        """ "cpu" or "cuda". Raises LabError if cuda was asked for and there is none."""
+        """ "cpu" or "cuda". Raises LabError if --device cuda is given and there is no GPU."""
         from labkit.machine import pick_device
 
         return pick_device(self.args.device)
 
     @property
     def where(self) -> str:
-        """Number format and machine, for a figure's subtitle: "float32, AMD EPYC, 2 threads"."""
+        """Dtype and machine for a figure's subtitle: "float32, AMD EPYC, 2 threads"."""
         import torch
 
         from labkit.machine import cpu_name
@@ -78,13 +78,13 @@ class Lab:
     # ------------------------------------------------------------------ showing
 
     def title(self, text: str) -> None:
-        """A heading between parts of the story."""
+        """Print a heading between parts of the story."""
         self.console.print()
         self.console.rule(f"[bold]{escape(text)}", align="left", style="dim")
         self._spaced = True
 
     def say(self, text: str) -> None:
-        """A paragraph. Line breaks inside are joined; an empty line starts a new paragraph."""
+        """Print a paragraph. Its lines are joined; an empty line starts a new paragraph."""
         for paragraph in inspect.cleandoc(text).split("\n\n"):
             if not self._spaced:
                 self.console.print()
@@ -92,7 +92,7 @@ class Lab:
             self.console.print(escape(" ".join(paragraph.split())), highlight=False)
 
     def show(self, text: str) -> None:
-        """Text exactly as it is: a matrix, a drawing, a piece of output."""
+        """Print text unchanged: a matrix, a drawing, a piece of output."""
         if not self._spaced:
             self.console.print()
         self._indented(escape(text), 2)
@@ -101,7 +101,7 @@ class Lab:
     def table(
         self, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], note: str = ""
     ) -> None:
-        """A table. Numbers are written for people and stand to the right."""
+        """Print a table. Numbers are formatted and right-aligned."""
         rows = [list(row) for row in rows]
         table = Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False, expand=False)
         for i, name in enumerate(columns):
@@ -123,7 +123,7 @@ class Lab:
             self._indented(escape(" ".join(text.split())), by, "dim")
 
     def progress(self, items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
-        """Go over items with a progress bar. Use it for whatever takes more than two seconds."""
+        """Iterate over items with a progress bar. Use it for loops of more than two seconds."""
         return iter(track(items, f"  {escape(label)}", total, console=self.console, transient=True))
 
     # ------------------------------------------------------------------ predicting
@@ -146,9 +146,9 @@ class Lab:
         """Put a prediction beside its measurement, and keep both. See `Prediction` for the fields.
 
         Args:
-            choices: words of which a guess has to be one; empty: it may be anything.
+            choices: the allowed guesses; empty: any guess.
 
-        With --predict the learner is asked first, so call this before you show the figure elsewhere.
+        With --predict it asks the learner first, so call it before you show the figure elsewhere.
         """
         p = Prediction(
             claim, question, predicted, measured, source_says, unit, tolerance, kind, note, between=between
@@ -159,7 +159,7 @@ class Lab:
         return p
 
     def cannot_measure(self, claim: str, question: str, needs: Needs, remedy: str) -> None:
-        """Say that a claim cannot be checked here."""
+        """Record that a claim cannot be checked here."""
         self._keep(Prediction(claim, question, needs=needs, note=remedy))
 
     def _ask(self, p: Prediction, choices: Sequence[str]) -> None:
@@ -215,7 +215,7 @@ class Lab:
         self._spaced = False
 
     def _name_the_source(self, p: Prediction) -> None:
-        """At the first figure of an article: its title."""
+        """Print the title of an article at its first figure."""
         if p.source_says is None:
             return
         for letter in SOURCE_OF.get(p.claim, "").split():
@@ -226,13 +226,13 @@ class Lab:
     # ------------------------------------------------------------------ recording
 
     def keep_earlier(self, but: tuple[str, str] | None = None) -> list[Prediction]:
-        """Take over the guesses of this script's last report, where each run answers another question.
+        """Take over the guesses of this script's last report, for a script whose runs ask different questions.
 
         Args:
-            but: claim and question of the one that this run asks again.
+            but: claim and question of the guess that this run asks again.
 
         Returns:
-            Those that were taken over.
+            The predictions that were taken over.
         """
         with suppress(ValueError):  # none yet, or damaged
             for p in read_predictions(report_of(self.script)):
@@ -245,20 +245,20 @@ class Lab:
         self.results.update(results)
 
     def save(self, **results: Any) -> None:
-        """Record figures, and write the report of --json as it is now: a run that is cut short keeps them."""
+        """Record figures, and write the current report of --json, so that an interrupted run keeps them."""
         self.record(**results)
         if self.args.json:
             with writing(Path(self.args.json)):
                 write_whole(Path(self.args.json), json.dumps(self.report(0.0), indent=1))
 
     def rng(self) -> Any:
-        """Numpy's random numbers, as --seed begins them."""
+        """Return numpy's random generator with the seed of --seed."""
         import numpy as np
 
         return np.random.default_rng(self.seed)
 
     def figure(self, fig: Any, name: str) -> Path:
-        """Save a matplotlib figure as `name`.png in the figures folder, and say where."""
+        """Save a matplotlib figure as `name`.png in the figures folder, and print its path."""
         import matplotlib.pyplot as plt
 
         path = self._figures_folder / f"{name}.png"
@@ -279,7 +279,7 @@ class Lab:
         return Path(self.args.figures) if self.args.figures else outputs()
 
     def check_outputs(self) -> None:
-        """Raises LabError if a report or a figure could not be written in the end."""
+        """Raise LabError if the reports or figures cannot be written."""
         for target in (
             report_of(self.script),
             self._figures_folder / "figure.png",
@@ -320,7 +320,7 @@ class Lab:
         guesses = [p for p in self.predictions if p.points is not None]
         held = sum(bool(p.holds) for p in checked)
         line = f"{held} of {len(checked)} predictions held" if checked else "done"
-        # Guesses of earlier runs are kept; the score is told again where somebody guesses, or has guessed all.
+        # Guesses of earlier runs are kept. The score is printed with --predict, or if all questions have a guess.
         if guesses and (self.args.predict or len(guesses) == len(self.predictions)):
             line += f" · you scored {sum(p.points for p in guesses)} of {3 * len(guesses)} points"
         self.console.print()
@@ -328,18 +328,19 @@ class Lab:
         if failed:
             names = ", ".join(p.claim for p in failed)
             self.console.print(
-                f"[red]These must hold on every machine, and did not: {escape(names)}[/]", highlight=False
+                f"[red]These predictions must hold on every machine, and failed: {escape(names)}[/]",
+                highlight=False,
             )
         return 1 if failed else 0
 
 
 def many_or_ids(p: Prediction) -> bool:
-    """Whether an answer cannot be reasoned out: an id, or more than three values at once."""
+    """Tell whether reasoning cannot give the answer: ids, or more than three values at once."""
     return p.unit == "ids" or (isinstance(p.measured, (list, tuple)) and len(p.measured) > 3)
 
 
 def _carry_guesses(report: Path, predictions: list[dict[str, Any]]) -> None:
-    """The first guess at a question stays: take over those of the earlier report."""
+    """Keep the first guess at each question: take it over from the earlier report."""
     earlier: dict[tuple[str, str], list[Prediction]] = {}
     with suppress(ValueError):  # none yet, or damaged
         for p in read_predictions(report):
@@ -361,7 +362,7 @@ def run_lab(
     """Run a story as a script.
 
     Returns:
-        0: all is well. 1: a structural prediction failed. Other codes: see `labkit.terminal.run`.
+        0: success. 1: a structural prediction failed. Other codes: see `labkit.terminal.run`.
     """
 
     def tell() -> int:

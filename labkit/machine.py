@@ -1,4 +1,4 @@
-"""What this machine is, and how to time something on it."""
+"""Properties of this machine, and timing on it."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ def pick_device(name: str) -> str:
     """ "auto", "cpu" or "cuda" -> "cpu" or "cuda".
 
     Raises:
-        LabError: "cuda" was asked for and there is none.
+        LabError: the name is "cuda", and there is no GPU that this torch can use.
     """
     import torch
 
@@ -33,15 +33,15 @@ def pick_device(name: str) -> str:
 
 
 def has_gpu() -> bool:
-    """Whether there is a GPU that this torch can use."""
+    """Tell whether there is a GPU that this torch can use."""
     import torch
 
     return torch.cuda.is_available() and gpu_too_old() is None
 
 
 def gpu_too_old() -> str | None:
-    """Why this torch has no code for the GPU at hand, in a few words. Only cards older than all it was built for are
-    noticed. Ask only where there is a GPU."""
+    """Return the reason if this torch has no code for the GPU, else None. It detects only cards older than all that torch
+    was built for. Call it only on a machine with a GPU."""
     import torch
 
     built = [int(arch[3:].rstrip("af")) for arch in torch.cuda.get_arch_list() if arch.startswith("sm_")]
@@ -52,7 +52,7 @@ def gpu_too_old() -> str | None:
 
 
 def synchronize(device: str) -> None:
-    """Wait until the device is done. A GPU works on while Python goes on: timing without this lies."""
+    """Wait for the device. A GPU computes while Python continues, so timing needs this call."""
     if device == "cuda":
         import torch
 
@@ -60,7 +60,7 @@ def synchronize(device: str) -> None:
 
 
 def time_calls(fn: Callable[[], Any], device: str = "cpu", repeats: int = 5, warmup: int = 1) -> list[float]:
-    """Seconds of each of `repeats` calls, after `warmup` calls that do not count."""
+    """Measure the seconds of each of `repeats` calls, after `warmup` calls that do not count."""
     for _ in range(warmup):
         fn()
     seconds = []
@@ -85,7 +85,7 @@ def cpu_name() -> str:
 
 
 def memory_bytes(device: str = "cpu") -> int:
-    """Main memory of the machine, or the memory of its GPU, in bytes."""
+    """Return the main memory of the machine, or the memory of its GPU, in bytes."""
     if device != "cpu":
         import torch
 
@@ -101,7 +101,7 @@ def version_of(package: str) -> str | None:
 
 
 def environment() -> dict[str, Any]:
-    """Everything a reader needs to judge a figure measured here. Goes into every report."""
+    """Return the properties that a reader needs to judge a figure measured here. Every report contains them."""
     import torch
 
     facts: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""What was measured on this machine and holds for later runs: a file in the user's cache folder.
+"""Measurements of this machine that later runs use: a file in the user's cache folder.
 
-It belongs to a processor, a torch, a number of threads and the limits that the environment sets them.
+An entry holds for one processor, version of torch, number of threads and setting of the limits in the environment.
 """
 
 import json
@@ -16,7 +16,7 @@ LIMITS = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "NUMBA_CPU_NAME")
 
 
 def machine_key() -> str:
-    """The machine as far as a measurement depends on it."""
+    """Return the properties of the machine that a measurement depends on, as text."""
     import torch
 
     limits = [f"{name}={os.environ[name]}" for name in LIMITS if name in os.environ]
@@ -31,12 +31,12 @@ def measured_file() -> Path:
 
 
 def load_measured() -> dict[str, Any]:
-    """What was measured here. A file that cannot be read counts as empty: everything is measured anew."""
+    """Return the measurements of this machine. An unreadable file counts as empty: everything is measured again."""
     return _all().get(machine_key(), {})
 
 
 def keep_measured(found: dict[str, Any]) -> None:
-    """Add to it. A folder that may not be written is no error: it is measured again next time."""
+    """Add measurements. A folder without write permission is no error: the next run measures again."""
     with suppress(OSError):
         content = _all()
         content[machine_key()] = content.get(machine_key(), {}) | found

@@ -1,4 +1,4 @@
-"""From a name to the files of a model: embedded, a path, or fetched from the hub."""
+"""Finds the files of a model by name: embedded, a path, or downloaded from the hub."""
 
 import os
 from base64 import b64decode
@@ -18,26 +18,26 @@ MODEL_FILES = [
     "*.safetensors",
     "*.txt",
     "*.jinja",
-]  # what a model needs of its repository on the hub
+]  # the files of a hub repository that a model needs
 OTHER_FILES = ["*/*", "consolidated*"]  # subfolders; Mistral's second form of the same weights
 
 
 def embedded_models() -> list[str]:
-    """Names of the models that come with the course."""
+    """List the models that come with the course."""
     if not EMBEDDED_MODELS.is_dir():
         return []
     return sorted(p.name for p in EMBEDDED_MODELS.iterdir() if (p / "config.json").is_file())
 
 
 def find_model(name: str | Path) -> Path:
-    """The folder of a model in the Hugging Face layout, or its one file (.gguf).
+    """Find the folder of a model in the Hugging Face layout, or its single file (.gguf).
 
     Args:
         name: an embedded model ("tales"), a folder, a .gguf file, or a name on the Hugging Face hub ("gpt2",
             "org/model"). Only a hub name may use the network, and only if the model is not cached yet.
 
     Raises:
-        LabError: nothing by that name, a folder without config.json, or a hub that cannot be reached.
+        LabError: no model has that name, the folder has no config.json, or the hub cannot be reached.
     """
     text = str(name)
     if text in embedded_models():
@@ -60,10 +60,10 @@ def find_model(name: str | Path) -> Path:
 
 
 def in_hub_cache(name: str) -> Path | None:
-    """The folder of a model that Hugging Face's own programs have fetched; None if they have not.
+    """Return the folder of a model that Hugging Face's own programs have downloaded; None if there is none.
 
     Raises:
-        LabError: no name of a model.
+        LabError: the name cannot be that of a model.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -75,7 +75,7 @@ def in_hub_cache(name: str) -> Path | None:
         raise LabError(f"unknown model {name!r}: use {embedded}, a folder, or a hub name") from None
     except LocalEntryNotFoundError:
         return None
-    # Another program may have fetched only the tokenizer of this model, or have been stopped between two of its files.
+    # Another program may have downloaded only the tokenizer, or have been stopped between two files.
     index = cached / "model.safetensors.index.json"
     try:
         shards = read_json(index, 2**25)["weight_map"].values() if index.is_file() else ["model.safetensors"]
@@ -86,10 +86,10 @@ def in_hub_cache(name: str) -> Path | None:
 
 
 def from_hub(name: str, **options: Any) -> Any:
-    """The folder of a model, downloaded by Hugging Face's client; `options` are those of `snapshot_download`.
+    """Download a model with Hugging Face's client, and return its folder; `options` are those of `snapshot_download`.
 
     Raises:
-        LabError: no such model, a licence that was not accepted, or no way to the hub.
+        LabError: the model is unknown, its licence was not accepted, or the hub cannot be reached.
     """
     from huggingface_hub import snapshot_download
 
@@ -101,10 +101,10 @@ def from_hub(name: str, **options: Any) -> Any:
 
 @contextmanager
 def hub_errors(name: str) -> Iterator[None]:
-    """Errors of the hub's client, as one line with the remedy.
+    """Turn errors of the hub's client into one line with the remedy.
 
     Raises:
-        LabError: instead of each of them.
+        LabError: instead of the client's errors.
     """
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
@@ -124,7 +124,7 @@ def hub_errors(name: str) -> Iterator[None]:
 
 
 def load_reference(name: str | Path, **options: Any) -> Any:
-    """Hugging Face's own model of a name or folder, in float32 for comparison. Quiet while it loads."""
+    """Load Hugging Face's own model of a name or folder, in float32 for comparison, without progress bars."""
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -137,7 +137,7 @@ def load_reference(name: str | Path, **options: Any) -> Any:
 
 
 def register_gpt2_vocabulary() -> None:
-    """Hand tiktoken GPT-2's vocabulary, which OpenAI's package `openai-whisper` carries: nothing is fetched then.
+    """Register GPT-2's vocabulary with tiktoken, from OpenAI's package `openai-whisper`, so that tiktoken downloads nothing.
 
     The file has a line for each token: its bytes in base 64 and its id.
     """

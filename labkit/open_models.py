@@ -1,4 +1,4 @@
-"""Small open models that talk, and whether this machine can hold them."""
+"""Small open models, and whether they fit on this machine."""
 
 import shutil
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from pathlib import Path
 from labkit.machine import memory_bytes
 
 AS_OF = "August 2025"
-"""When the model cards said so. Sizes and licences change: `lab fetch` asks the hub for the true size before it loads."""
+"""The date of the model cards. Sizes and licences change: `lab fetch` asks the hub for the true size before it downloads."""
 
-ROOM = 0.7  # of the memory for weights; the rest is for the KV cache and everything else
+ROOM = 0.7  # share of the memory for weights; the rest is for the KV cache and other data
 
 
 @dataclass(frozen=True)
 class OpenModel:
-    """What a model's card says.
+    """The facts on a model's card.
 
     Attributes:
-        parameters: their number, in billions. gigabytes: of its weights as they are published, in 16 bit (GPT-2: 32).
-        context: tokens. gated: whether its makers want their licence accepted on huggingface.co first.
+        parameters: in billions. gigabytes: size of the published weights, in 16 bit (GPT-2: 32).
+        context: in tokens. gated: True if the licence must be accepted on huggingface.co first.
     """
 
     name: str
@@ -49,17 +49,18 @@ OPEN_MODELS = (
 
 @dataclass(frozen=True)
 class Fit:
-    """Whether a model can be stored and run here, and why not."""
+    """The result of `fits`: True or False, and the reason."""
 
     ok: bool
     why: str
 
 
 def fits(weight_bytes: float, folder: Path, still_to_load: float | None = None) -> Fit:
-    """
+    """Check whether a model fits into the memory and on the disk.
+
     Args:
-        weight_bytes: of the weights, in 16 bit. folder: where it would be stored (its parents need not be there yet).
-        still_to_load: bytes that are not on the disk yet; the weights, if not given.
+        weight_bytes: size of the weights in 16 bit. folder: its place on the disk (the parents need not exist yet).
+        still_to_load: bytes that are not on the disk yet; by default the weights.
     """
     there = next(p for p in [folder, *folder.absolute().parents] if p.exists())
     memory, free = memory_bytes(), shutil.disk_usage(there).free

@@ -13,13 +13,13 @@ N = TypeVar("N", int, float)
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's own, but what it repeats of a user's words is short and holds no control codes."""
+    """argparse's parser, but its messages shorten a user's words and spell out control codes."""
 
     def error(self, message: str) -> NoReturn:
         super().error(visible(message, 1000))
 
     def print_help(self, file: TextIO | None = None) -> None:
-        """argparse would keep it to itself that nobody could read it."""
+        """Print the help with `print`, which reports a closed pipe; argparse ignores it."""
         print(self.format_help(), end="", file=file)
 
 
@@ -29,7 +29,7 @@ def whole(low: int, high: int) -> Callable[[str], int]:
 
 
 def between(low: float, high: float) -> Callable[[str], float]:
-    """The type of an option: a number from `low` to `high`. NaN is none."""
+    """The type of an option: a number from `low` to `high`. NaN is refused."""
     return _number(float, "a number", low, high, f"{low:,.9g} to {high:,.9g}")
 
 
@@ -58,12 +58,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "dtype": dict(
         default="float32",
         choices=["float32", "bfloat16", "float16"],
-        help="number format of the weights (float32)",
+        help="dtype of the weights (float32)",
     ),
     "seed": dict(
         type=whole(0, 2**32 - 1),
         default=0,
-        help="for everything random; the same seed gives the same output (0)",
+        help="seed of all random numbers; the same seed gives the same output (0)",
     ),
     "quick": dict(action="store_true", help="smaller sizes, fewer repeats: a look in seconds"),
 }
@@ -72,17 +72,17 @@ SHARED_BY_ALL = ("--help", "--predict", "--json", "--figures")
 
 
 def build_parser(script: Path, doc: str, options: Sequence[str]) -> argparse.ArgumentParser:
-    """The shared options. `options` names those of OPTIONS that this script honours.
+    """Build the parser of the shared options. `options` names those of OPTIONS that this script honours.
 
-    Under `lab run` (which sets INFERENCE_LAB_RUN) the other shared ones are taken as well and ignored, so
-    that one command line serves all scripts. So is `--quick` always: what is short already is its own short
-    form. A misspelt option is an error either way.
+    Under `lab run` (which sets INFERENCE_LAB_RUN) the parser accepts and ignores the other shared options, so
+    that one command line serves all scripts. It always accepts `--quick`, because a short script needs no shorter
+    form. A misspelt option is always an error.
     """
     parser = Parser(
         prog=f"python {script.parent.name}/{script.name}",
         description=inspect.cleandoc(doc),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        conflict_handler="resolve",  # a script may have a --model of its own
+        conflict_handler="resolve",  # a script may define its own --model
         allow_abbrev=False,
     )
     for name, settings in OPTIONS.items():

@@ -1,4 +1,4 @@
-"""Where things are, and how they are written."""
+"""The folders of the course, and functions that write files."""
 
 import contextlib
 import os
@@ -16,24 +16,24 @@ EMBEDDED_MODELS = ROOT / "labkit" / "models"
 
 
 def outputs() -> Path:
-    """Folder for figures and reports: `outputs/`, or INFERENCE_LAB_OUTPUTS."""
+    """Return the folder for figures and reports: `outputs/`, or INFERENCE_LAB_OUTPUTS."""
     return Path(os.environ.get("INFERENCE_LAB_OUTPUTS") or ROOT / "outputs")
 
 
 def short(path: Path) -> str:
-    """A path as it is shown: from the root of the repository, if it is in there."""
+    """Return a path for messages: relative to the root of the repository, if it is inside."""
     whole = path.resolve()
     return str(whole.relative_to(ROOT)) if whole.is_relative_to(ROOT) else str(path)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file in one go: a reader finds the old one or the new one, never half of one.
+    """Write a file atomically: a reader finds the old content or the new content, never a part.
 
     Raises:
-        OSError: it cannot be written; what was there is unharmed.
+        OSError: the file cannot be written; the old content is unchanged.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
-    target = Path(os.path.realpath(path))  # where a link leads
+    target = Path(os.path.realpath(path))  # the target of a link
     beside = target.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         if path.exists() and not path.is_file():  # /dev/stdout: nothing to replace
@@ -46,12 +46,12 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         with contextlib.suppress(OSError):
-            beside.unlink()  # there is none if all went well
+            beside.unlink()  # it does not exist after a success
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What keeps a file from being written is told as a user's mistake."""
+    """Turn an error while writing a file into a LabError."""
     try:
         yield
     except OSError as error:
@@ -59,10 +59,10 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def check_writable(path: Path) -> None:
-    """Whether a file could be written there: now, and not after minutes of work.
+    """Check before minutes of work that a file can be written.
 
     Raises:
-        LabError: it could not. It is a folder, or lies where this user may not write.
+        LabError: the path is a folder, or the user has no permission to write there.
     """
     with writing(path):
         if path.is_dir():

@@ -14,25 +14,25 @@ Needs = Literal["GPU", "download", "vLLM"]
 Verdict = Literal["reproduced", "corrected", "differs here", "needs a GPU", "needs a download", "needs vLLM"]
 Figure = bool | Annotated[int, Field(ge=-(2**63), lt=2**63)] | float | str | None
 Value = Figure | list[Figure | list[Figure]]
-"""What is predicted, measured and guessed: such as 0.5, "float32", [1, 768] or None for nothing."""
+"""A predicted, measured or guessed value, such as 0.5, "float32" or [1, 768]; None: no value."""
 NEEDS: dict[Needs, Verdict] = {"GPU": "needs a GPU", "download": "needs a download", "vLLM": "needs vLLM"}
 
 
 @dataclass
 class Prediction:
-    """What was expected, and what came out.
+    """A prediction and its measurement.
 
     Attributes:
-        claim: id in the list of claims (`labkit/claims.py`), or any short name for one of our own.
-        question: what is predicted, in words that a learner can answer.
-        predicted: what theory says, before anything runs. None if `needs` says why nothing ran.
-        between: `predicted` is [lowest, highest]: a time, and machines spread. So may be `source_says`.
-        measured: what came out.
+        claim: id in the list of claims (`labkit/claims.py`), or a short name for a prediction of the course.
+        question: the predicted quantity, in words that a learner can answer.
+        predicted: the value from theory, before the script measures. None if `needs` says why it did not measure.
+        between: `predicted` is [lowest, highest], for times, which differ between machines. `source_says` may be such a range, too.
+        measured: the measured value.
         source_says: the source article's figure, where it differs from `predicted`.
-        unit: "" for counts and ratios; "ids" for names that happen to be numbers.
+        unit: "" for counts and ratios; "ids" for token ids.
         tolerance: largest accepted |measured - predicted| / |predicted|; 0 asks for equality.
         kind: "structure" (counts, shapes, ids: must hold on every machine) or "timing" (reported only).
-        note: why a figure is as it is, in a sentence.
+        note: a sentence that explains the figure.
         needs: "GPU", "download" or "vLLM" when this machine could not measure it.
         guess, points: the learner's own guess and its score, with --predict.
     """
@@ -53,7 +53,7 @@ class Prediction:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the measurement agrees with the prediction; None if nothing was measured."""
+        """True if the measurement agrees with the prediction; None without a measurement."""
         return None if self.needs else self._meets(self.predicted, 0.0 if self.between else self.tolerance)
 
     def _meets(self, expected: Value, tolerance: float) -> bool:
@@ -64,10 +64,10 @@ class Prediction:
 
     @property
     def verdict(self) -> Verdict:
-        """What is to be said of the source's figure.
+        """The verdict on the source's figure.
 
-        A timing corrects it only where our own prediction, another than the source's, holds. If that misses as
-        well, the machine may have been busy: it "differs here".
+        A timing corrects it only if the course's own prediction, which differs from the source's, holds. If that fails as
+        well, the machine may have been busy: the verdict is "differs here".
         """
         if self.needs:
             return NEEDS[self.needs]
@@ -81,7 +81,7 @@ class Prediction:
 
 
 def agrees(expected: Any, measured: Any, tolerance: float) -> bool:
-    """Equal, or within a relative tolerance for numbers; lists are compared item by item."""
+    """Tell whether two values are equal, numbers within a relative tolerance; lists are compared item by item."""
     if isinstance(expected, (list, tuple)) and isinstance(measured, (list, tuple)):
         return len(expected) == len(measured) and all(
             agrees(e, m, tolerance) for e, m in zip(expected, measured, strict=True)
@@ -151,19 +151,19 @@ def score_guess(guess: Any, measured: Any, unit: str = "") -> int:
 
 
 def _words(text: Any) -> list[str]:
-    """The words; signs between them do not matter. Without a word: the text."""
+    """Split a text into words without punctuation. Without a word, return the text."""
     return re.findall(r"\w+", str(text).casefold()) or [str(text).strip("' ")]
 
 
 def show_expected(value: Any, unit: str, between: bool) -> str:
-    """What was predicted: as `show_value`, and a range as "2 to 4 x"."""
+    """Format a prediction: as `show_value`, and a range as "2 to 4 x"."""
     if not between or not isinstance(value, (list, tuple)):
         return show_value(value, unit)
     return " to ".join([*map(show_value, value[:-1]), show_value(value[-1], unit)])
 
 
 def show_value(value: Any, unit: str = "") -> str:
-    """A value for people: 1234567 -> "1,234,567", 0.8163 -> "0.816", True -> "yes"."""
+    """Format a value: 1234567 -> "1,234,567", 0.8163 -> "0.816", True -> "yes"."""
     if value is None:
         text = "-"
     elif isinstance(value, bool):

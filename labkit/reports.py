@@ -1,4 +1,4 @@
-"""Reports of earlier runs, as they lie in `outputs/reports/`: whole, older, or damaged."""
+"""Reads the reports of earlier runs in `outputs/reports/`, which may be old or damaged."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -13,31 +13,32 @@ AT_MOST = 20_000_000  # bytes
 
 
 class Report(BaseModel):
-    """As much of it as is read again."""
+    """The fields of a report that are read again."""
 
     predictions: list[Prediction]
-    in_full: bool = False  # this run or an earlier one was more than the quick form
+    in_full: bool = False  # this run or an earlier one was not --quick
 
 
 def read_predictions(file: Path) -> list[Prediction]:
-    """What a report predicted and measured. Raises as `read_report`."""
+    """Read the predictions of a report. Raises as `read_report`."""
     return read_report(file).predictions
 
 
 def report_of(script: Path) -> Path:
-    """Where the report of a script's last run is."""
+    """Return the path of the report of a script's last run."""
     return outputs() / "reports" / script.parent.name / f"{script.stem}.json"
 
 
 def was_run_in_full(script: Path) -> bool:
-    """Whether some run of a script was more than its quick form."""
+    """Tell whether some run of a script was not --quick."""
     with suppress(ValueError):
         return read_report(report_of(script)).in_full
     return False
 
 
 def read_report(file: Path) -> Report:
-    """
+    """Read a report.
+
     Raises:
         ValueError: it is damaged, or no report. The message is one line.
     """
@@ -57,7 +58,7 @@ def read_report(file: Path) -> Report:
 
 
 def all_predictions() -> tuple[list[list[Prediction]], list[str]]:
-    """The predictions of each report, and a line on each report that cannot be used."""
+    """Read the predictions of all reports; the second result has a line for each report that cannot be used."""
     found, problems = [], []
     for file in sorted((outputs() / "reports").glob("*/*.json")):
         try:

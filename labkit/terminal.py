@@ -1,4 +1,4 @@
-"""Between a program and its reader: a terminal, a pipe or a file. Each may be narrow, closed or full."""
+"""The output of a program: to a terminal, a pipe or a file, each of which may be narrow, closed or full."""
 
 import io
 import os
@@ -15,37 +15,37 @@ from labkit.foreign import harmless, quoted, visible
 from labkit.interrupts import STOPPED, signals_unwind
 
 WIDTH = 100
-NARROWEST = 30  # columns; in a narrower terminal the lines go on in the next one
+NARROWEST = 30  # columns; a narrower terminal wraps the lines
 READER_LEFT = 141
 """The exit code of a program whose reader has closed the pipe: 128 + SIGPIPE, as shells have it."""
 
 
 def escape(text: str) -> str:
-    """Text as it is: neither rich nor the terminal takes a part of it for a command."""
+    """Escape text so that neither rich nor the terminal reads a part of it as a command."""
     return markup.escape(harmless(text))
 
 
 class Page(Console):
-    """What a program prints on: as wide as the terminal, at most WIDTH columns. A pipe and a file are as wide as that."""
+    """The console of a program: as wide as the terminal, at most WIDTH columns. A pipe and a file have WIDTH columns."""
 
     def __init__(self, **look: Any) -> None:
         super().__init__(emoji=False, **look)
         self.width = max(NARROWEST, min(WIDTH, self.width)) if self.file.isatty() else WIDTH
 
     def on_broken_pipe(self) -> None:
-        """`run` knows what to do. (rich would end with code 1, as if something had gone wrong.)"""
+        """Raise the error for `run`. (rich would end with code 1, which means a failure.)"""
         raise BrokenPipeError
 
 
 def run(work: Callable[[], int | None]) -> int | None:
-    """Do the work of a program. However it ends, that is an exit code, and at most one line on stderr.
+    """Do the work of a program, and turn every end into an exit code and at most one line on stderr.
 
     Returns:
-        What `work` returns; 2 for a mistake of the user; 130 for Ctrl-C; 141 if nobody reads any more (`... | head`).
+        The result of `work`; 2 for a mistake of the user; 130 for Ctrl-C; 141 if the reader has closed the pipe (`... | head`).
 
     Raises:
-        Exception: a bug of ours, or with INFERENCE_LAB_DEBUG whatever it was.
-        SystemExit: argparse has said what it had to say; or SIGTERM came (143).
+        Exception: a bug of the course, or with INFERENCE_LAB_DEBUG any error.
+        SystemExit: from argparse, or after SIGTERM (143).
     """
     _open_streams()
     try:
@@ -71,7 +71,7 @@ def run(work: Callable[[], int | None]) -> int | None:
 
 
 def _open_streams() -> None:
-    """Speak UTF-8 on every system, also into a file on Windows. What the shell has closed (`>&-`) leads nowhere."""
+    """Use UTF-8 on every system, also for a file on Windows. Open /dev/null for a stream that the shell has closed (`>&-`)."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
@@ -81,14 +81,14 @@ def _open_streams() -> None:
 
 
 def _complain(line: str) -> None:
-    with suppress(OSError):  # nobody hears it
+    with suppress(OSError):  # stderr may be closed
         Console(stderr=True, soft_wrap=True, emoji=False, width=WIDTH, height=WIDTH).print(
             line, highlight=False
         )
 
 
 def _settle(stream: TextIO) -> None:
-    """Python flushes once more at its end. What nobody takes goes nowhere, or it would complain."""
+    """Flush a stream. If that fails, redirect it to /dev/null, because Python flushes again at its end and would report an error."""
     try:
         stream.flush()
     except OSError:
@@ -96,7 +96,7 @@ def _settle(stream: TextIO) -> None:
 
 
 def _mistake(error: Exception) -> str | None:
-    """What the user can do about it, in one line; None for a bug of ours."""
+    """Return one line with the remedy for a user's mistake; None for a bug of the course."""
     if isinstance(error, UnicodeEncodeError):
         return f"{quoted(error.object)} is no text: it holds bytes that are not UTF-8"
     if isinstance(error, (LabError, ValueError, FileNotFoundError, ConnectionError)):

@@ -1,11 +1,11 @@
-"""From text to token ids and back: byte-pair encoding, watched at work.
+"""From text to token ids and back, by byte-pair encoding.
 
-A language model does not read letters. It reads token ids: numbers that stand for pieces of text. This
-script learns such pieces from a text, merge by merge, and shows how a sentence shrinks on the way. Then
-it cuts words with GPT-2's finished vocabulary, and streams a text whose tokens end in the middle of a
-character. Last it measures density: characters per token in English, in code and in other scripts. Density
-decides how much text fits into a model's context, and the price. At the end a conversation becomes one text,
-as chat models read it.
+A language model does not read letters. It reads token ids: numbers that represent pieces of text. This
+script learns such pieces from a text, merge by merge, and shows how each merge shortens a sentence. Then
+it encodes words with GPT-2's vocabulary, and streams a text whose tokens end in the middle of a
+character. It also measures density: characters per token in English, in code and in other scripts. Density
+determines how much text fits into a model's context, and the price. At the end the script writes a conversation as
+one text, as a chat model reads it.
 
     python phase1_tokens_embeddings/tokenization_lab.py --text my_notes.txt --vocab-size 2000
 

@@ -58,7 +58,7 @@ def _guarded(answer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tried: 
     if is_stub(answer):
         raise NotAttempted(stub_says(name, answer))
     if not callable(answer):
-        raise NotYet("not-a-function", f"A function is asked for, and this is {show(answer, 100)}.")
+        raise NotYet("not-a-function", f"Give a function; this is {show(answer, 100)}.")
     watch.files.update(code.co_filename for code in _codes(answer))
     watch.calling(tried)
     watch.cases += 1
@@ -99,7 +99,7 @@ def is_stub(answer: Any) -> bool:
 def stub_says(name: str, answer: Any) -> str:
     if answer is None or answer is Ellipsis or isinstance(answer, (Mapping, list, tuple)):
         return f"`{name}` has no value yet: put your answer in place of `...`."
-    return f"`{name}` is still empty: your lines go where `raise NotImplementedError(...)` stands."
+    return f"`{name}` is still empty: write your lines in place of `raise NotImplementedError(...)`."
 
 
 # ------------------------------------------------------------------ what went wrong inside
@@ -145,7 +145,7 @@ def name_the_trouble(
     if watch.last is not None:
         name, tried, out = watch.last
         if out is None:
-            says = f"`{name}` came back with None. Is a `return` missing?"
+            says = f"`{name}` returned None. Is a `return` missing?"
             return NotYet("returns-nothing", says, tried, "None")
         says = f"What `{name}` gave could not be used ({what}: {message}). Look at its type and its shape."
         return NotYet("unusable-result", says, tried, show(out))

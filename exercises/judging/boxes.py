@@ -71,14 +71,14 @@ def verdict_box(exercise: Exercise, verdict: Verdict, tries: int | None = None) 
     if verdict.state == "not yet":
         footer = f'Stuck? hint("{exercise.name}")'
     elif verdict.state == "not attempted":
-        footer = f'No idea how to begin? hint("{exercise.name}")'
+        footer = f'Where to begin? hint("{exercise.name}")'
     elif tries is not None:
         footer = {0: "Solved.", 1: "Solved at the first try."}.get(tries, f"Solved, after {tries} tries.")
     return Box(verdict.state, f"{words} · {heading_of(exercise.name)}", _parts(verdict), footer)
 
 
 def engine_box(verdict: Verdict) -> Box:
-    """What came out in the engine, where it should be the same as with the course's own part."""
+    """The box for a result in the engine that differs from that of the course's own part."""
     return Box(
         "not yet", "Not yet the same in the engine", _parts(verdict, "with yours", "with the course's")
     )
@@ -101,7 +101,7 @@ def hint_box(exercise: Exercise, rung: int, text: str) -> Box:
     text = textwrap.dedent(text).strip("\n")
     rungs = len(exercise.hints) + 1
     heading = f"Hint {rung} of {rungs}, {RUNGS[min(rung, len(RUNGS)) - 1]} · {heading_of(exercise.name)}"
-    footer = "Type it yourself: the fingers learn too."
+    footer = "Type the solution yourself: that helps to remember it."
     if rung < rungs:
         footer = "Try it and run check(...). After a check that fails, this cell gives the next hint, "
         footer += f'and hint("{exercise.name}", {rung + 1}) gives it at once.'

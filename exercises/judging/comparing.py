@@ -84,7 +84,7 @@ def difference(got: Any, expected: Any, tolerance: float = 1e-5, at: str = "") -
     """
     here = f"at {at}: " if at else ""
     if got is None and expected is not None:
-        return "returns-nothing", here + "None came back. Is a `return` missing?"
+        return "returns-nothing", here + "the result is None. Is a `return` missing?"
     if isinstance(expected, ARRAY):
         return _array_difference(got, expected, tolerance, here)
     if isinstance(expected, bool) or expected is None:
@@ -157,7 +157,7 @@ def _array_difference(got: Any, expected: Any, tolerance: float, here: str) -> t
         if expected.shape == () and isinstance(_plain(got), numbers.Real):
             return _number_difference(got, expected.item(), tolerance, here)
         asked = "torch.Tensor" if of_torch else "numpy array"
-        return "wrong-type", f"{here}a {asked} is asked for, and a {type(got).__name__} came back"
+        return "wrong-type", f"{here}return a {asked}, not a {type(got).__name__}"
     if tuple(got.shape) != tuple(expected.shape):
         return "wrong-shape", f"{here}the shape is {tuple(got.shape)} and should be {tuple(expected.shape)}"
     a, b = _numpy(got), _numpy(expected)
@@ -182,7 +182,7 @@ def _number(value: Any) -> str:
 def _number_difference(got: Any, expected: Any, tolerance: float, here: str) -> tuple[str, str] | None:
     got, expected = _plain(got), _plain(expected)
     if not isinstance(got, numbers.Real):
-        return "wrong-type", f"{here}a number is asked for, and a {type(got).__name__} came back"
+        return "wrong-type", f"{here}return a number, not a {type(got).__name__}"
     equal = got == expected or (got != got and expected != expected)  # NaN is NaN
     if not equal and (isinstance(got, float) or isinstance(expected, float)):
         with suppress(OverflowError):  # a whole number beyond all floats
@@ -195,7 +195,7 @@ def _number_difference(got: Any, expected: Any, tolerance: float, here: str) -> 
 def _text_difference(got: Any, expected: Any, here: str) -> tuple[str, str] | None:
     asked = "text (str)" if isinstance(expected, str) else "bytes"
     if not isinstance(got, str if isinstance(expected, str) else (bytes, bytearray)):
-        return "wrong-type", f"{here}{asked} is asked for, and a {type(got).__name__} came back"
+        return "wrong-type", f"{here}return {asked}, not a {type(got).__name__}"
     if got == expected:
         return None
     part = next((i for i, (a, b) in enumerate(zip(got, expected)) if a != b), min(len(got), len(expected)))
@@ -203,19 +203,19 @@ def _text_difference(got: Any, expected: Any, here: str) -> tuple[str, str] | No
         which = "too short" if len(got) < len(expected) else "too long"
         return "wrong-result", f"{here}it is {which}: {len(got):,} characters, {len(expected):,} are right"
     a, b = got[part : part + 12], expected[part : part + 12]
-    return "wrong-result", f"{here}the texts part at position {part}: {a!r} where {b!r} is right"
+    return "wrong-result", f"{here}the texts differ from position {part} on: {a!r} where {b!r} is right"
 
 
 def _list_difference(got: Any, expected: Any, tolerance: float, at: str, here: str) -> tuple[str, str] | None:
     if not isinstance(got, (list, tuple)):
         asked = type(expected).__name__
-        return "wrong-type", f"{here}a {asked} is asked for, and a {type(got).__name__} came back"
+        return "wrong-type", f"{here}return a {asked}, not a {type(got).__name__}"
     if found := _first_difference(
         ((str(i), a, b) for i, (a, b) in enumerate(zip(got, expected))), tolerance, at
     ):
         return found
     if len(got) != len(expected):
-        return "wrong-result", f"{here}{len(got):,} items came back, {len(expected):,} are right"
+        return "wrong-result", f"{here}the result has {len(got):,} items instead of {len(expected):,}"
     return None
 
 
@@ -223,7 +223,7 @@ def _dict_difference(
     got: Any, expected: Mapping[Any, Any], tolerance: float, at: str, here: str
 ) -> tuple[str, str] | None:
     if not isinstance(got, Mapping):
-        return "wrong-type", f"{here}a dict is asked for, and a {type(got).__name__} came back"
+        return "wrong-type", f"{here}return a dict, not a {type(got).__name__}"
     missing = [k for k in expected if k not in got]
     extra = [k for k in got if k not in expected]
     parts = [f"{len(missing):,} keys are missing, the first is {show(missing[0], 80)}"] if missing else []

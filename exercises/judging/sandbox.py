@@ -226,7 +226,7 @@ def calm_down() -> None:
 
 
 def _no_input(prompt: object = "") -> str:
-    raise RuntimeError("input() asks a person, and none is there: an answer gets its values as arguments")
+    raise RuntimeError("input() waits for a person: an answer gets its values as arguments")
 
 
 def _print_instead(data: Any = None, *_: Any, **__: Any) -> None:

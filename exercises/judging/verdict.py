@@ -83,7 +83,7 @@ class Diagnoses(dict[str, str]):
 
     @classmethod
     def of(cls, part: str) -> "Diagnoses":
-        """The texts of an exercise, or of one part of it: of "p4e9_littles_law knee" those below `# diagnoses knee`."""
+        """The texts of an exercise, or of one part of it: of "p4e9_littles_law highest_rate" those below `# diagnoses highest_rate`."""
         name, *which = part.split(" ")
         lines = texts_of(name)[" ".join(["diagnoses", *which])].splitlines()
         return cls(line.split(": ", 1) for line in lines if line)

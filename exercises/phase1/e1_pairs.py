@@ -1,20 +1,20 @@
 # %% [markdown]
 # # 1.1 Which pair comes most often?
 #
-# A tokenizer is made by doing two small things again and again:
+# Training a tokenizer repeats two small steps:
 #
 # 1. **Count** how often each pair of neighbours occurs.
-# 2. **Merge** the most frequent pair: wherever the two stand side by side, one new token takes their place.
+# 2. **Merge** the most frequent pair: replace each of its occurrences by one new token.
 #
-# Each turn of this loop adds one token to the vocabulary. You write both steps. The course's own version is in
-# `phase1_tokens_embeddings/tokens/bpe.py`; look at it afterwards.
+# Each round adds one token to the vocabulary. You write both steps. The course's version is in
+# `phase1_tokens_embeddings/tokens/bpe.py`; read it afterwards.
 #
 # By hand, for the tokens `1 2 3 1 2`:
 #
 # - the neighbours are `(1, 2)`, `(2, 3)`, `(3, 1)`, `(1, 2)`, so the counts are `{(1, 2): 2, (2, 3): 1, (3, 1): 1}`
 # - merging `(1, 2)` into the new token `9` gives `9 3 9`
 #
-# Two things to settle. In `7 7 7` there are two pairs `(7, 7)`: first and second, second and third. Both count.
+# Two rules. In `7 7 7` there are two pairs `(7, 7)`: first and second, second and third. Both count.
 # But a token can be merged only once, so merging goes from the left: `7 7 7` becomes `9 7`.
 # %%
 from exercises.grading import check, hint
@@ -22,7 +22,7 @@ from exercises.grading import check, hint
 
 # %% tags=["answer"]
 def count_pairs(tokens: list[int]) -> dict[tuple[int, int], int]:
-    """How often each pair of neighbours occurs: {(left, right): count}."""
+    """Count each pair of neighbours: {(left, right): count}."""
     # BEGIN SOLUTION
     counts = {}
     for pair in zip(tokens, tokens[1:]):
@@ -32,7 +32,7 @@ def count_pairs(tokens: list[int]) -> dict[tuple[int, int], int]:
 
 
 def merge(tokens: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
-    """The tokens, with each occurrence of `pair` replaced by `new_id`, from the left."""
+    """Replace each occurrence of `pair` by `new_id`, from the left."""
     # BEGIN SOLUTION
     merged = []
     i = 0
@@ -52,9 +52,9 @@ check("p1e1_pairs", count_pairs, merge)
 # %% [markdown]
 # ## Into the course
 #
-# With your two functions a tokenizer is ten lines. Here it learns twenty merges from a sentence, and the course's
-# `learn_merges` has to find the same ones, in the same order. (Yours goes over the whole text for every merge. The course's
-# looks at each *different* word once, and after a merge only at the words that held the pair: that is what makes it fit for
+# With your two functions, a tokenizer takes ten lines. Here it learns twenty merges from a sentence, and the course's
+# `learn_merges` must find the same merges in the same order. (Your version reads the whole text for every merge. The course's
+# version counts each *different* word once, and after a merge updates only the words that contain the pair. So it can learn from
 # millions of words.)
 # %% tags=["engine"]
 from collections import Counter
@@ -71,7 +71,5 @@ for new_id in range(256, 276):
     tokens = merge(tokens, best, new_id)
     learned.append(best)
 
-same_or_stop(
-    learned, learn_merges(Counter({text: 1}), 20), says="with your functions other merges are learned"
-)
+same_or_stop(learned, learn_merges(Counter({text: 1}), 20), says="your functions learn other merges")
 print(f"{len(text)} bytes became {len(tokens)} tokens; the course learned the same 20 merges.")

@@ -1,27 +1,27 @@
 # %% [markdown]
 # # 1.2 From a word to its tokens
 #
-# Training gave us a list of tokens in the order in which they were learned. The place of a token in that list is its
+# Training produces a list of tokens in the order in which they were learned. The position of a token in that list is its
 # **rank**, and here also its id. Encoding a word replays the training:
 #
 # 1. Start with single bytes.
-# 2. Of all neighbours whose joined bytes are a token, take those with the **lowest rank**, the one learned first.
-#    If they occur several times, take the leftmost. Join them.
-# 3. Again, until no two neighbours can be joined.
+# 2. Among all neighbours whose joined bytes are a token, find the token with the **lowest rank**, which was learned first.
+#    Join these neighbours. If they occur several times, join the leftmost.
+# 3. Repeat step 2 until no two neighbours can be joined.
 #
-# Not the longest token, and not the first that fits: the one that was learned first.
+# The rank decides, not the length of the token and not its place in the word.
 #
 # By hand. The ranks: `a 0, b 1, c 2, bc 3, ab 4, abb 5`.
 #
-# - `abc` starts as `a b c`. Two joins are possible: `ab` (rank 4) and `bc` (rank 3). The lower rank wins: `a bc`. The two
-#   joined would be `abc`, which is no token. So the result is `[0, 3]`.
-# - `abb` starts as `a b b`. Only `ab` can be joined: `ab b`. Now these two can be: `abb`. Result: `[5]`.
-# - `abbc`: again `bc` comes first: `a b bc`, then `ab bc`: `[4, 3]`. The longest token, `abb`, is never reached.
+# - `abc` starts as `a b c`. Two joins are possible: `ab` (rank 4) and `bc` (rank 3). The lower rank wins: `a bc`. The joined bytes
+#   `abc` are no token. So the result is `[0, 3]`.
+# - `abb` starts as `a b b`. Only `ab` can be joined: `ab b`. Then `abb` can be joined. The result is `[5]`.
+# - `abbc`: again `bc` comes first: `a b bc`, then `ab bc`: `[4, 3]`. The longest token, `abb`, never appears.
 #
-# Single bytes have ids as well, and they need not be the byte's own value. In GPT-2's table "!" (byte 33) has id 0.
+# Single bytes have ids as well, which may differ from the byte's value. In GPT-2's table "!" (byte 33) has id 0.
 #
-# Words here are `bytes`. `word[0]` is a number then; `word[0:1]` is the first byte as `bytes`, which can be looked up in the
-# table and joined with `+`.
+# Words here are `bytes`. `word[0]` is a number; `word[0:1]` is the first byte as `bytes`, which you can look up in the
+# table and join with `+`.
 # %%
 from exercises.grading import check, hint
 
@@ -50,12 +50,12 @@ check("p1e2_encode", encode)
 # %% [markdown]
 # ## Into the engine
 #
-# Now the engine gets its prompt from your function: the text is cut into words as GPT-2 does, and each word goes through your
-# `encode`. Ids and story must be the same as with the engine's own tokenizer.
+# Now the engine gets its prompt from your function: the text is split into words as in GPT-2, and your `encode` encodes each
+# word. Ids and story must be those of the engine's own tokenizer.
 #
-# Look at the speed, too. The course keeps the possible joins in a heap, from which the lowest rank is taken at once. For words
-# of a few letters that gains nothing. So there is one "word" of 1,500 letters as well. An encoder that looks at all pairs after every
-# join has work that grows with the *square* of the length: at 100,000 letters, which a user may well send, it takes minutes.
+# Compare the speed, too. The course keeps the possible joins in a heap, which returns the lowest rank at once. For short words
+# that gains nothing, so there is one "word" of 1,500 letters as well. If an encoder examines all pairs after every join, its work grows
+# with the *square* of the length: a user may send 100,000 letters, and they would take minutes.
 # %% tags=["engine"]
 import random
 
@@ -74,7 +74,7 @@ prompt = "Once upon a time there was an unbelievable little goat who"
 
 
 def your_ids(text):
-    """Word by word. As in the course's tokenizer, a word that comes again is not encoded again."""
+    """Encode word by word. As in the course's tokenizer, each different word is encoded once."""
     known = {}
     words = split_words(regex.compile(GPT2_SPLIT_PATTERN), text)
     for word in words:

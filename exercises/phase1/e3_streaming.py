@@ -1,11 +1,11 @@
 # %% [markdown]
 # # 1.3 Never show an incomplete character
 #
-# A model writes tokens, and a user wants to read along. But a token holds *bytes*. In UTF-8 a character takes one to
-# four of them: "a" takes one, "é" two, "€" three, "🐐" four. A rare character may come in several tokens, and a program
-# that decodes each token by itself shows "�" for every half. ("�" is U+FFFD, the sign for "no character".)
+# A model writes tokens, and a user reads the text as it arrives. But a token holds *bytes*. In UTF-8 a character takes one to
+# four bytes: "a" takes one, "é" two, "€" three, "🐐" four. Several tokens may share one rare character, and a program
+# that decodes each token by itself shows "�" for every part. ("�" is U+FFFD, the replacement character.)
 #
-# So bytes that may be the beginning of a character have to **wait** until the rest is here.
+# So bytes that may begin a character have to **wait** for the rest of it.
 #
 # By hand, for "é!" in three tokens of one byte each, `C3`, `A9`, `21`:
 #
@@ -15,17 +15,16 @@
 # | `A9` | `é` | |
 # | `21` | `!` | |
 #
-# Write `push`, which takes the bytes of a token and returns the text that is certain *now*, and `finish`, for when no
-# more tokens come: what still waits becomes "�".
+# Write `push`, which takes the bytes of a token and returns the text that is certain *now*, and `finish`, which is called after
+# the last token: bytes that still wait become "�".
 #
 # Three rules:
 #
 # - A complete character is shown at once, not one token later.
-# - All that was returned, joined, is the same as decoding all bytes together with `errors="replace"`.
-# - A model can write bytes that are no character at all, such as `FF`. They become "�", and the text after them must
-#   not wait for ever.
+# - All returned texts, joined, equal the text of all bytes decoded together with `errors="replace"`.
+# - A model can write invalid bytes, such as `FF`. They become "�", and must not hold back the text behind them.
 #
-# Python's `codecs.getincrementaldecoder` does all this. Use it if you like; without it you learn more.
+# Python's `codecs.getincrementaldecoder` does all this. You may use it; you learn more without it.
 # %%
 from exercises.grading import check, hint
 
@@ -68,8 +67,8 @@ check("p1e3_streaming", Streamer)
 # %% [markdown]
 # ## Into the engine
 #
-# The small engine that you build in this course (`lab mine` runs it) streams eight answers. Between its tokens and each
-# user stands your `Streamer`, one for each request. The texts have to be the course's, letter by letter.
+# The small engine that you build in this course (`lab mine` runs it) streams eight answers. Your `Streamer` decodes them, one
+# object for each request. The texts must equal the course's, letter by letter.
 # %% tags=["engine"]
 from exercises.capstone.your_engine import in_your_engine
 

@@ -1,27 +1,27 @@
 # %% [markdown]
 # # 1.4 Where in the file is that tensor?
 #
-# A safetensors file is as plain as a file of numbers can be:
+# A safetensors file has three parts:
 #
-# | bytes | what |
+# | bytes | content |
 # |---|---|
-# | 8 | N, the length of the header: a whole number without sign, 64 bits, little-endian (lowest byte first) |
+# | 8 | N, the length of the header: an unsigned integer of 64 bits, little-endian (lowest byte first) |
 # | N | the header, JSON |
 # | the rest | the numbers of all tensors |
 #
-# The header names each tensor with its number format, its shape and two offsets, first byte and the byte after the
-# last. The offsets **count from the end of the header**, not from the beginning of the file:
+# The header names each tensor with its dtype, its shape and two offsets: its first byte, and the byte after its last.
+# The offsets **count from the end of the header**, not from the beginning of the file:
 #
 #     {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "__metadata__": {"format": "pt"}}
 #
-# One entry is no tensor: `__metadata__` holds free text. It may be missing.
+# The entry `__metadata__` is no tensor: it holds free text, and may be missing.
 #
-# By hand: if the header above takes 95 bytes, the data begins at byte 8 + 95 = 103, and tensor `a` lies in the bytes
-# 103 to 111 of the file. So `read_header` gives `{"a": ("F32", [2], 103, 111)}`.
+# By hand: if the header above takes 95 bytes, the data begins at byte 8 + 95 = 103, and tensor `a` takes the bytes
+# 103 to 111 of the file. So `read_header` returns `{"a": ("F32", [2], 103, 111)}`.
 #
-# A file from the net comes from a stranger. Raise a `ValueError` if the file is too short for its 8 bytes or for the header
-# that they announce, if a tensor ends behind the end of the file, or if it begins below 0 or after its own end. Check
-# *before* you believe.
+# A downloaded file is untrusted. Raise a `ValueError` if the file is too short for its 8 bytes or for the header
+# length in them, if a tensor ends behind the end of the file, or if it begins below 0 or after its own end. Check each
+# number *before* you use it.
 # %%
 import json
 import struct
@@ -31,13 +31,13 @@ from exercises.grading import check, hint
 
 # %% tags=["answer"]
 def read_header(data: bytes) -> dict[str, tuple[str, list[int], int, int]]:
-    """What a safetensors file holds.
+    """List the tensors of a safetensors file.
 
     Args:
         data: the bytes of the whole file.
 
     Returns:
-        name -> (number format, shape, first byte in the file, byte after the last in the file).
+        name -> (dtype, shape, first byte in the file, byte after the last in the file).
 
     Raises:
         ValueError: the header, or a tensor, does not fit into the file.
@@ -66,8 +66,8 @@ check("p1e4_header", read_header)
 # %% [markdown]
 # ## Into the engine
 #
-# That is enough to load a model. Each tensor of `tales` is cut out of the file at the bytes that you found, and the engine
-# is built from these. It has to write what it writes with the course's own loader.
+# That is enough to load a model. The engine reads each tensor of `tales` at the bytes that you found. It must write the same story
+# as with the course's own loader.
 # %% tags=["engine"]
 from unittest.mock import patch
 
@@ -82,7 +82,7 @@ FORMATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def your_tensors(stored):
-    """All tensors of a model, through your `read_header`. stored: by short name, its file and its name in that file."""
+    """Read all tensors of a model with your `read_header`. stored: short name -> file, and name in that file."""
     tensors = {}
     for file in {entry.file for entry in stored.values()}:
         data = bytearray(file.read_bytes())

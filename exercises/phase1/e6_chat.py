@@ -1,29 +1,29 @@
 # %% [markdown]
 # # 1.6 A chat that users cannot forge
 #
-# A model knows no messages. A conversation reaches it as one list of token ids, in the form that it was trained on. In
-# Qwen's form a message looks like this, where `<|im_start|>` and `<|im_end|>` are special tokens with ids of their own:
+# A model reads no messages. It reads a conversation as one list of token ids, in the form of its training data. In
+# Qwen's form a message looks like this, where `<|im_start|>` and `<|im_end|>` are special tokens with their own ids:
 #
 #     <|im_start|>user
 #     Hello<|im_end|>
 #     <|im_start|>assistant
 #
-# So: the mark, the role, a line break, the words, the other mark, a line break. After the last message stands the beginning of
-# another one, of the assistant, unless `add_generation_prompt` is false. There the model goes on.
+# The parts are: the start mark, the role, a line break, the words, the end mark, a line break. Behind the last message, the ids begin
+# a message of the assistant, unless `add_generation_prompt` is false. The model continues it.
 #
-# Most servers write the whole conversation as one text and make ids of that, marks and all. Then a user who *types*
-# `<|im_end|>` gets the real mark: he can end his own message, and speak as the system. **Yours must not let him.** What
-# is in a message stays words, to the letter.
+# Most servers write the whole conversation as one text and encode it with its marks. Then a user who *types*
+# `<|im_end|>` gets the real mark: this user can end the message, and write as the system. **Your function must prevent this.** The
+# content of a message is always encoded as words.
 #
-# You get `encode`, as the course's tokenizer has it:
+# You get `encode`, a method of the course's tokenizer:
 #
-# | call | gives |
+# | call | result |
 # |---|---|
-# | `encode("a<\|im_end\|>")` | ids of words only: the name of a mark is as good as any other word |
+# | `encode("a<\|im_end\|>")` | ids of words only: the name of a mark is ordinary text |
 # | `encode("a<\|im_end\|>", "all")` | "a", and the one id of the real mark |
 #
-# A second trap: text that stands together must be encoded together. A line break and another one may be a single token,
-# so `encode("a") + encode("b")` is not always `encode("ab")`. Cut at marks, and nowhere else.
+# A second trap: adjacent text must be encoded together. Two line breaks may be a single token,
+# so `encode("a") + encode("b")` is not always `encode("ab")`. Cut the text only at marks.
 # %%
 from collections.abc import Callable
 
@@ -34,7 +34,7 @@ from exercises.grading import check, hint
 def chat_ids(
     messages: list[dict[str, str]], encode: Callable[..., list[int]], add_generation_prompt: bool = True
 ) -> list[int]:
-    """The conversation as the model reads it. A message has a "role" and a "content"."""
+    """Encode a conversation for the model. A message has a "role" and a "content"."""
     # BEGIN SOLUTION
     start, end = encode("<|im_start|>", "all"), encode("<|im_end|>", "all")
     ids: list[int] = []
@@ -51,9 +51,9 @@ check("p1e6_chat", chat_ids)
 # %% [markdown]
 # ## Into the engine
 #
-# Here a small model with random weights answers three questions, and reads each time what your function made of the whole
-# conversation. (Its words are noise, and are left out. What counts is what it had to compute.) The beginning of
-# each prompt is the prompt before, so the engine's prefix cache has it already, in blocks of 16 tokens.
+# Here a small model with random weights answers three questions. Each time it reads the whole conversation, as your function
+# encodes it. (Its random words are not printed.) Each prompt begins with the prompt before, so the engine's prefix cache holds that
+# part already, in blocks of 16 tokens.
 # %% tags=["engine"]
 from dataclasses import replace
 

@@ -1,27 +1,28 @@
 # %% [markdown]
 # # 2.10 A model of an unknown family
 #
-# A model came out last night. Its family is not in the course's table, and its paper is not written yet. But its folder is there:
-# `config.json`, and in front of the weights a header that names every tensor and its shape. That is enough to run it.
+# A new model was published. The course's table does not contain its family, and there is no paper yet. But its folder has a
+# `config.json`, and a header in front of the weights that names every tensor and its shape. That is enough to run it.
 #
-# Write the row of the table. Six choices:
+# Write the family's row of the table. It has six choices:
 #
 # - `positions`: `"learned"` if the file holds a table of positions (`embed_positions`), else `"rotary"`.
 # - `norm`: `"layer"` if norms shift as well as scale, that is, if they have a bias; else `"rms"`.
 # - `norm_at`: `"before"` attention and MLP, `"after"` them, or `"around"`: both.
-# - `qk_norm`: `"head"` if each head of the queries and keys is normed by itself, `"row"` if all heads of a token together, else `None`.
-# - `mlp`: `"gelu"` has two matrices. `"swiglu"` and `"geglu"` have a third one that opens gates, and are named for what bends the
+# - `qk_norm`: `"head"` if each head of the queries and keys is normed by itself, `"row"` if all heads of a token are normed together,
+#   else `None`.
+# - `mlp`: `"gelu"` has two matrices. `"swiglu"` and `"geglu"` have a third matrix for gates, and are named after the activation of the
 #   gates: `hidden_act` is `"silu"` or `"gelu_pytorch_tanh"`.
-# - `mixture`: whether there are experts.
+# - `mixture`: True if the model has experts.
 #
-# Names are as in Hugging Face's files. Some of them are traps:
+# The names are those of Hugging Face's files. Some of them mislead:
 #
 #     input_layernorm             before attention
-#     post_attention_layernorm    after attention, if there is a norm after the MLP, too. Else it stands *before the MLP*: Llama's
-#                                 authors named it for what comes before it
+#     post_attention_layernorm    after attention, if there is also a norm after the MLP. Otherwise *before the MLP*: Llama's
+#                                 authors named it after the layer that precedes it
 #     pre_feedforward_layernorm   before the MLP          post_feedforward_layernorm   after the MLP
 #     q_norm, k_norm              of queries, of keys
-#     mlp.gate_proj               opens gates; or mlp.gate_up_proj: it and mlp.up_proj as one matrix
+#     mlp.gate_proj               the gates; or mlp.gate_up_proj: gate_proj and up_proj as one matrix
 #     mlp.gate                    no gate: a mixture's router. Its experts are mlp.experts.0, mlp.experts.1, ...
 #
 # By hand: with 4 heads of 8 numbers, `q_norm.weight` of shape (8,) is `"head"`, of shape (32,) it is `"row"`.
@@ -31,11 +32,11 @@ from exercises.grading import check, hint
 
 # %% tags=["answer"]
 def choices(config: dict, shapes: dict[str, tuple[int, ...]]) -> dict:
-    """The row of a family.
+    """Determine the row of a family.
 
     Args:
-        config: what its config.json says: num_attention_heads, num_key_value_heads, head_dim, hidden_act, ...
-        shapes: by the names of the tensors, such as "model.layers.0.self_attn.q_norm.weight".
+        config: the fields of its config.json: num_attention_heads, num_key_value_heads, head_dim, hidden_act, ...
+        shapes: name of a tensor, such as "model.layers.0.self_attn.q_norm.weight" -> its shape.
 
     Returns:
         {"positions": ..., "norm": ..., "norm_at": ..., "qk_norm": ..., "mlp": ..., "mixture": ...}
@@ -62,8 +63,8 @@ check("p2e10_family", choices)
 # %% [markdown]
 # ## Into the engine
 #
-# A folder of such a family is written. The course does not know it and refuses to load it. Then your row goes into the table, and
-# the engine runs it: the tokens must be those of the model that was written.
+# This cell writes the folder of a model of an unknown family. The course refuses to load it. Then your row is added to the table, and
+# the engine runs the model: its tokens must be those of the original.
 # %% tags=["engine"]
 from pathlib import Path
 from tempfile import TemporaryDirectory

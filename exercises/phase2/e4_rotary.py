@@ -1,16 +1,16 @@
 # %% [markdown]
 # # 2.4 Rotary positions
 #
-# Attention by itself does not know where a token stands. Llama tells it by **turning** queries and keys. Take two numbers
-# of a vector as a point in the plane and turn it by an angle that grows with the token's position. Two turned vectors then
-# differ by the *difference* of their angles, so a score depends on the distance of two tokens.
+# Attention by itself does not know the positions of tokens. Llama adds them by **rotating** queries and keys. Two numbers
+# of a vector form a point in the plane, which is rotated by an angle that grows with the token's position. The score of two rotated
+# vectors depends on the *difference* of their angles, and so on the distance of the two tokens.
 #
-# A vector of d numbers has d/2 pairs. Number i goes with number i + d/2 (as in the files of Hugging Face; in the paper
-# neighbours are pairs). Pair i, counted from 0, turns by
+# A vector of d numbers has d/2 pairs. Number i pairs with number i + d/2 (as in Hugging Face's files; in the paper
+# neighbours form a pair). Pair i, counted from 0, is rotated by
 #
 #     angle = position x speed        speed = theta^(-2i / d)        theta: 10,000
 #
-# in radians (a full turn is 2 pi). So pair 0 turns by 1 from token to token, and the others ever more slowly. Turning a
+# in radians (a full turn is 2 pi). So pair 0 rotates by 1 from token to token, and each later pair more slowly. Rotating a
 # point (a, b) gives
 #
 #     (a cos - b sin, b cos + a sin)
@@ -22,9 +22,9 @@
 #   numbers 0 and 2, which are (1, 0), and numbers 1 and 3, also (1, 0). The first becomes (cos 2, sin 2), the second
 #   (cos 0.02, sin 0.02), each back to its places: (-0.42, 1.00, 0.91, 0.02).
 #
-# Mind the **positions**. A prompt may come in chunks, and a new token comes alone: the first token of a call is rarely at
-# position 0. And mind the number format: x may be in bfloat16, which cannot tell position 1,001 from 1,002. Compute
-# the angles in float32, and return the format of `x`.
+# Use the **positions**. A prompt may be computed in chunks, and a new token is computed alone: the first token of a call is rarely at
+# position 0. Check the dtype, too: x may be bfloat16, which cannot represent both 1,001 and 1,002. Compute
+# the angles in float32, and return the dtype of `x`.
 # %%
 import torch
 
@@ -33,14 +33,14 @@ from exercises.grading import check, hint
 
 # %% tags=["answer"]
 def rotate(x: torch.Tensor, positions: torch.Tensor, theta: float = 10_000.0) -> torch.Tensor:
-    """Turn queries or keys by the angles of their positions.
+    """Rotate queries or keys by the angles of their positions.
 
     Args:
         x: [N, heads, d], d even.
-        positions: [N] whole numbers, where each token stands.
+        positions: [N] integers, the position of each token.
 
     Returns:
-        [N, heads, d], in the number format of x.
+        [N, heads, d], in the dtype of x.
     """
     # BEGIN SOLUTION
     half = x.shape[-1] // 2
@@ -57,10 +57,10 @@ check("p2e4_rotary", rotate)
 # %% [markdown]
 # ## Into the engine
 #
-# A small Llama with random weights runs in the engine, its prompts cut into chunks of 8 tokens. First with the course's
-# rotation, then with yours. The course computes the table of angles once, for all positions, and only looks up its rows;
-# yours computes sines and cosines at every step of every layer. Do not expect to see it in the speed: heads of 8 numbers, as
-# here, have 4 angles a token, and that is little beside the rest of a step.
+# A small Llama with random weights runs in the engine, with prompts in chunks of 8 tokens: first with the course's
+# rotation, then with yours. The course computes the table of angles once for all positions, and then looks up its rows.
+# Your function computes sines and cosines in every step of every layer. The speed hardly differs: heads of 8 numbers, as
+# here, have 4 angles per token, which is little beside the rest of a step.
 # %% tags=["engine"]
 from unittest.mock import patch
 
@@ -73,13 +73,13 @@ prompts = [list(range(20, 45)), [7, 8, 9]]
 model = small_llama()
 course, course_seconds = timed(lambda: tokens_of(model, prompts))
 
-# The model looks up rows of two tables, by position, and hands them on to apply_rotary.
-# With positions in the tables, the positions arrive.
+# The model looks up rows of two tables by position, and passes them to apply_rotary.
+# If the tables hold positions, apply_rotary receives positions.
 model.cos = model.sin = torch.arange(model.config.max_context)
 theta = model.config.rope_theta
 with patch.object(layers, "apply_rotary", lambda x, positions, _: rotate(x, positions, theta)):
     mine, my_seconds = timed(lambda: tokens_of(model, prompts))
-same_or_stop(mine, course, says="with your rotation the model writes something else")
+same_or_stop(mine, course, says="with your rotation the model writes other tokens")
 print("The course's tokens:")
 print(mine[0], mine[1], sep="\n")
 print(speed(my_seconds, course_seconds))

@@ -1,18 +1,18 @@
 # %% [markdown]
 # # 2.8 Two weights in a byte
 #
-# A format of 4 bits has no type of its own in torch, or in most processors. So two **codes** share a byte, and a **scale** is
-# shared by 32 weights, a **group**. In Q4_0, llama.cpp's format, a code is a whole number from 0 to 15, and 8 stands for 0.0:
+# torch and most processors have no 4-bit type. So two **codes** share a byte, and 32 weights, a **group**, share a **scale**.
+# In Q4_0, llama.cpp's format, a code is a whole number from 0 to 15, and code 8 represents 0.0:
 #
 #     weight = (code - 8) x scale
 #
-# Which two codes share a byte? Not neighbours. Byte j of a group holds code j in its low four bits and code j + 16 in its
-# high four. Then one AND gives a processor the first 16 neighbours at once, and one shift the other 16.
+# The two codes of a byte are not neighbours. Byte j of a group holds code j in its low four bits and code j + 16 in its
+# high four bits. So one AND gives a processor the first 16 neighbours at once, and one shift the other 16.
 #
 # By hand, with groups of 4 instead of 32, so that byte j holds codes j and j + 2. Codes 1, 15, 8, 2 become two bytes: 1 + 16 x 8 =
-# 129, and 15 + 16 x 2 = 47. With a scale of 0.5 they stand for the weights -3.5, 3.5, 0, -3.
+# 129, and 15 + 16 x 2 = 47. With a scale of 0.5 they represent the weights -3.5, 3.5, 0, -3.
 #
-# Both functions work on any number of groups at once: what stands before the last dimension stays as it is.
+# Both functions work on any number of groups at once: the dimensions before the last one stay unchanged.
 # %%
 import torch
 
@@ -21,7 +21,7 @@ from exercises.grading import check, hint
 
 # %% tags=["answer"]
 def pack(codes: torch.Tensor) -> torch.Tensor:
-    """Two codes to a byte.
+    """Pack two codes into each byte.
 
     Args:
         codes: uint8 [..., 32], from 0 to 15.
@@ -36,10 +36,10 @@ def pack(codes: torch.Tensor) -> torch.Tensor:
 
 
 def unpack(packed: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """The weights.
+    """Compute the weights.
 
     Args:
-        packed: uint8 [..., 16], as `pack` makes them. scales: float32 [...], one for each group.
+        packed: uint8 [..., 16], as `pack` returns them. scales: float32 [...], one for each group.
 
     Returns:
         float32 [..., 32].
@@ -55,8 +55,8 @@ check("p2e8_int4_groups", pack, unpack)
 # %% [markdown]
 # ## Into the engine
 #
-# `tales` is kept in 4 bits, 4.5 with the scales, and every weight of every step goes through your `unpack`. The tokens must be
-# those of the course's own. (`lab serve --quantization q4_0` unpacks in compiled code, in the middle of the product.)
+# `tales` is stored in 4 bits per weight, 4.5 with the scales, and your `unpack` computes every weight in every step. The tokens must
+# be those of the course's own unpacking. (`lab serve --quantization q4_0` unpacks in compiled code, inside the matrix multiplication.)
 # %% tags=["engine"]
 from unittest.mock import patch
 
@@ -84,6 +84,6 @@ yours = Format(FORMATS["q4_0"].quantize, your_rows, 32)
 with patch.dict(FORMATS, q4_0=yours):
     mine = engine.generate(prompts, params)
 for ours, theirs in zip(mine, course):
-    same_or_stop(ours.token_ids, theirs.token_ids, says="your weights lead to other tokens")
+    same_or_stop(ours.token_ids, theirs.token_ids, says="with your weights the model writes other tokens")
     print(ours.prompt + ours.text)
 print(f"all weights: {weight_bytes_of(engine.model):,} bytes, norms and positions in 32 bits")

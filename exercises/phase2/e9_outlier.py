@@ -1,20 +1,20 @@
 # %% [markdown]
 # # 2.9 The outlier that ruins absmax
 #
-# Absmax is the simplest way to round weights to 8 bits. Each row of a matrix has a **scale**, and the row's largest weight,
-# its sign aside, decides it:
+# Absmax is the simplest way to quantize weights to 8 bits. Each row of a matrix has a **scale**, which is set by the largest absolute
+# weight of the row:
 #
 #     scale  = largest |weight| of the row / 127
 #     code   = weight / scale, rounded to the nearest whole number: -127 .. 127
-#     weight = code x scale                                  (what comes back)
+#     weight = code x scale                                  (the restored weight)
 #
 # So one weight far larger than the others, an **outlier**, ruins its whole row. By hand: the row 0.08, -0.28, 25.4 has the scale
-# 25.4 / 127 = 0.2 and the codes 0, -1, 127. Back come 0, -0.2, 25.4: the small weights are lost. Keep 25.4 aside, and the scale of the
-# other two is 0.28 / 127 = 0.0022. Their codes are 36 and -127, and back come 0.079 and -0.28.
+# 25.4 / 127 = 0.2 and the codes 0, -1, 127. The restored weights are 0, -0.2, 25.4: the small ones are lost. If 25.4 is stored
+# separately, the scale of the other two is 0.28 / 127 = 0.0022, their codes are 36 and -127, and the restored weights 0.079 and -0.28.
 #
-# Outliers often stand in one column. A column belongs to one input of the layer. Where that input is very small, the
-# weights behind it have to be very large, in nearly all rows. Find such a column, and mend the matrix: keep that column as it is,
-# and round all the others. It costs one column in full, of hundreds.
+# Outliers are often in one column. A column belongs to one input of the layer. If that input is very small, its
+# weights have to be very large, in nearly all rows. Find such a column, and mend the matrix: keep that column unchanged,
+# and round all the others. The cost is one unquantized column among hundreds.
 #
 # (Keeping a few columns in 16 bits is the idea of LLM.int8(), Dettmers et al. 2022. There the inputs have the outliers.)
 # %%
@@ -25,7 +25,7 @@ from exercises.grading import check, hint
 
 # %% tags=["answer"]
 def find_outlier(weight: torch.Tensor) -> int:
-    """The column in which the most rows have their largest weight, signs aside.
+    """Find the column in which most rows have their largest absolute weight.
 
     Args:
         weight: float32 [out, in].
@@ -37,12 +37,12 @@ def find_outlier(weight: torch.Tensor) -> int:
 
 
 def mend(weight: torch.Tensor, column: int) -> torch.Tensor:
-    """What comes back of a matrix if one column is kept as it is, and the others are rounded by absmax.
+    """Round a matrix by absmax, except for one column, and return the restored weights.
 
-    A row that has only zeros beside that column gets zeros back.
+    A row that has only zeros in the other columns keeps these zeros.
 
     Args:
-        weight: float32 [out, in]. column: which one is kept.
+        weight: float32 [out, in]. column: the column to keep unchanged.
 
     Returns:
         float32 [out, in].
@@ -63,8 +63,8 @@ check("p2e9_outlier", find_outlier, mend)
 # %% [markdown]
 # ## Into the engine
 #
-# `tales` has no such column, so it gets one. Behind each norm one input is divided by 256, and the column that reads it
-# is multiplied by 256. It is the same model: it writes the same words. Then its matrices are rounded to 8 bits, by
+# `tales` has no such column, so this cell makes one. Behind each norm one input is divided by 256, and the column that reads it
+# is multiplied by 256. The changed model writes the same words. Then the cell rounds its matrices to 8 bits, by
 # absmax alone and with your two functions.
 # %% tags=["engine"]
 from exercises.judging.engine_runs import passed, same_or_stop, tales
@@ -85,4 +85,4 @@ for name, answer in answers.items():
     print(f"{name}:")
     for prompt, ids in zip(prompts, answer):
         print("-", tokenizer.decode(prompt + ids).replace("\n", " "))
-same_or_stop(answers["mended"], answers["all 32 bits"], says="the mended model writes something else")
+same_or_stop(answers["mended"], answers["all 32 bits"], says="the mended model writes other tokens")

@@ -1,26 +1,26 @@
 # %% [markdown]
 # # Debugging lab 3: bob reads carol's words
 #
-# **The symptom.** A server answers well for hours. Then, with many users who use the same system prompt, an answer goes astray: it
-# begins sensibly and ends in another user's subject. No error, no crash. It never happens with a single user, and never with
-# prefix caching switched off.
+# **The symptom.** A server answers well for hours. Then, with many users and a common system prompt, an answer
+# begins sensibly and ends with another user's subject. There is no error and no crash. It never happens with a single user, and never
+# with prefix caching switched off.
 #
 # This is a real bug of mini-sglang, a small engine: its pull request 142 (https://github.com/sgl-project/mini-sglang/pull/142,
-# July 2026) tells of it and proposes a fix. (There the cache is a tree of token runs, here a dict of names; the mistake is the
-# same.) We planted it in a small copy, `exercises/phase3/small_manager.py`. Read that first, it has a hundred lines. In place of
-# keys and values its blocks hold the tokens themselves, so that one can see who reads what.
+# July 2026) describes it and proposes a fix. (mini-sglang's cache is a tree of token runs; here it is a dict of block hashes. The
+# mistake is the same.) It is planted in a small copy, `exercises/phase3/small_manager.py`. Read that file first: it has a hundred
+# lines. Its blocks hold the tokens themselves in place of keys and values, so that `read` shows which text a user reads.
 #
-# A step goes like this: `start` for each new request, then `compute`, then `remember`. Two requests that begin alike and start in the
-# same step do not find each other's blocks, for nothing is in the cache yet. Each computes its own. `remember` notices
-# afterwards that they are equal, and wants to keep one.
+# A step calls `start` for each new request, then `compute`, then `remember`. Two requests that share a beginning and start in the
+# same step do not find each other's blocks, because the cache is still empty. Each request computes its own blocks. `remember` then
+# finds that they are equal, and keeps one of them.
 #
-# **Your task.** The answer cell holds `remember` with the bug in it. Repair it, and say which of these sentences is the cause:
+# **Your task.** The answer cell holds `remember` with the bug. Repair it, and choose the sentence that states the cause:
 #
-# 1. `start` gives bob the blocks of alice before alice has computed them.
-# 2. `remember` enters bob's block under the name that leads to alice's, so the cache leads to a block of another text.
-# 3. `remember` gives bob's own block back, and bob's table still leads to it.
-# 4. `remember` runs for bob before alice's block is computed, so it keeps a block in which nothing is written yet.
-# 5. `take` forgets to remove the old name of a block, so bob finds a block with new content under it.
+# 1. `start` gives alice's blocks to bob before alice has computed them.
+# 2. `remember` enters bob's block under the hash of alice's block, so the cache returns a block of another text.
+# 3. `remember` frees bob's own block, and bob's table still lists it.
+# 4. `remember` runs for bob before alice's block is computed, so it keeps an empty block.
+# 5. `take` does not remove the old hash of a block, so bob finds a block with new content under it.
 #
 # The next cells show the symptom: run all of them.
 # %%
@@ -52,16 +52,16 @@ class Manager(SmallManager):
     """The small manager, with the method that merges equal blocks."""
 
     def remember(self, user: str) -> None:
-        """After the step: enter this user's full blocks in the cache, and keep one of those that are equal."""
+        """After the step, enter this user's full blocks in the cache, and keep one of several equal blocks."""
         # BEGIN SOLUTION
         # STUB: table = self.tables[user]
         # STUB: for i, name in enumerate(self.names(self.texts[user])):
-        # STUB:     same = self.cached.setdefault(name, table[i])  # what has this name; ours, if nothing had
+        # STUB:     same = self.cached.setdefault(name, table[i])  # the block with this hash, or the own block
         # STUB:     if same != table[i]:
         # STUB:         self.drop(table[i])  # one copy is enough
         table = self.tables[user]
         for i, name in enumerate(self.names(self.texts[user])):
-            same = self.cached.setdefault(name, table[i])  # what has this name; ours, if nothing had
+            same = self.cached.setdefault(name, table[i])  # the block with this hash, or the own block
             if same != table[i]:
                 self.point_to(same)
                 self.drop(table[i])  # one copy is enough
@@ -80,6 +80,6 @@ symptom(Manager)
 # %% tags=["check"]
 check("p3d1_freed_and_read", Manager, cause)
 # %% [markdown]
-# Merging is not the only way out. This course's own `BlockManager` and vLLM do not merge at all: a name leads to all the blocks
-# that hold its content, and each request keeps its own. That wastes a block now and then, and no table ever changes under
-# anybody's feet.
+# A block manager need not merge equal blocks. This course's `BlockManager` and vLLM never do: a hash leads to all blocks
+# with this content, and each request keeps its own. That sometimes wastes a block, but a table never changes after its blocks are
+# computed.

@@ -1,17 +1,17 @@
 # %% [markdown]
 # # 3.1 Allocate and free
 #
-# The memory for keys and values is cut into **blocks** of equal size, room for 16 tokens each. Any free block is as good as
-# any other. So an allocator needs no search: it keeps a list of the free ones (the **free list**), takes the first, and puts
-# it back at the end later. (From 3.4 on it matters which end; so keep to it from the beginning.)
+# The memory for keys and values is divided into **blocks** of equal size, with room for 16 tokens each. All free blocks are
+# equivalent, so an allocator needs no search: it keeps a list of the free blocks (the **free list**), takes the first one, and
+# appends freed blocks to the end. (From 3.4 on the order matters, so keep it from the beginning.)
 #
-# One thing makes it interesting. Requests *share* blocks: three answers to one prompt read the same prompt. A block may be
-# reused only when the last reader has gone. So each block has a **reference count**: how many block tables point to it.
+# Requests can *share* blocks: three answers to one prompt read the same blocks. A block may be reused only
+# when no table points to it any more. So each block has a **reference count**: the number of block tables that point to it.
 #
-# You write three methods. Keep `free` and `ref_count` as they are given: the engine reads and changes both. The course's own version is spread over `phase3_paged_attention/paging/block_allocator.py` and
-# `block_manager.py`; look at it afterwards.
+# You write three methods. Do not rename `free` and `ref_count`: the engine reads and changes both. The course's version is in
+# `phase3_paged_attention/paging/block_allocator.py` and `block_manager.py`; read it afterwards.
 #
-# By hand, with blocks 1, 2, 3 (block 0, the **null block**, is never given out):
+# By hand, with blocks 1, 2, 3 (block 0, the **null block**, is never allocated):
 #
 #     a = Allocator(4)      free: 1 2 3
 #     x = a.take()          x = 1, its count is 1          free: 2 3
@@ -20,10 +20,10 @@
 #     a.give_back([x])      its count is 0                 free: 2 3 1
 #     a.give_back([x])      ValueError: it is free already
 #
-# A table lists a block once at most, and so does the list that `give_back` gets.
+# A table lists a block at most once, and so does the argument of `give_back`.
 #
-# Two rules for when something is wrong. With nothing free, `take` raises a `MemoryError`: the engine catches that, and makes
-# room. And a `give_back` that lists a block which is free already raises a `ValueError` *and changes nothing at all*.
+# Two rules for errors. If no block is free, `take` raises a `MemoryError`: the engine catches it and frees
+# blocks. If a block in the argument of `give_back` is already free, `give_back` raises a `ValueError` *and changes nothing*.
 # %%
 from collections import deque
 
@@ -32,10 +32,10 @@ from exercises.grading import check, hint
 
 # %% tags=["answer"]
 class Allocator:
-    """Gives out blocks 1 to num_blocks - 1, and counts how many tables point to each."""
+    """Allocates blocks 1 to num_blocks - 1, and counts the tables that point to each."""
 
     def __init__(self, num_blocks: int) -> None:
-        self.free = deque(range(1, num_blocks))  # the next one to be taken stands first
+        self.free = deque(range(1, num_blocks))  # the block that is taken next comes first
         self.ref_count = [0] * num_blocks
 
     @property
@@ -43,7 +43,7 @@ class Allocator:
         return len(self.free)
 
     def take(self) -> int:
-        """The first free block, now with a count of 1. MemoryError if there is none."""
+        """Take the first free block and set its count to 1. MemoryError if there is none."""
         # BEGIN SOLUTION
         if not self.free:
             raise MemoryError("no free block")
@@ -53,13 +53,13 @@ class Allocator:
         # END SOLUTION
 
     def share(self, block: int) -> None:
-        """One more table points to this block, which is in use."""
+        """Count one more table that points to this block, which is in use."""
         # BEGIN SOLUTION
         self.ref_count[block] += 1
         # END SOLUTION
 
     def give_back(self, blocks: list[int]) -> None:
-        """A table is gone: its blocks without a reader join the end of the free list. ValueError: one is free already."""
+        """Free the blocks of a table; those that reach count 0 join the end of the free list. ValueError: one is free already."""
         # BEGIN SOLUTION
         if any(self.ref_count[block] == 0 for block in blocks):
             raise ValueError(f"one of {blocks} is free already")
@@ -76,7 +76,7 @@ check("p3e1_allocate", Allocator)
 # ## Into the engine
 #
 # The small engine that you build in this course (`lab mine` runs it) gets all its blocks from your allocator. Memory is short, so
-# requests wait and are preempted. Requests that begin alike share blocks.
+# requests wait and are preempted. Requests with a common beginning share blocks.
 # %% tags=["engine"]
 from exercises.capstone.your_engine import in_your_engine
 

@@ -1,10 +1,10 @@
-"""A block manager in a hundred lines, for the debugging lab of phase 3. It merges blocks that turn out to be equal.
+"""A block manager in a hundred lines, for the debugging lab of phase 3. It merges equal blocks.
 
-Two requests that begin alike and start in the same step do not find each other in the cache: nothing is in it
-yet. Each computes blocks of its own. Afterwards the manager notices that they are equal, and wants to keep one.
-The method that does it, `remember`, is left to the notebook.
+Two requests that share a beginning and start in the same step do not find each other's blocks, because the cache is still
+empty. Each computes its own blocks. Afterwards the manager finds that they are equal, and keeps one of them.
+The method that does this, `remember`, is in the notebook.
 
-In place of keys and values a block holds the tokens themselves: a user that reads through its table reads its text.
+A block holds the tokens themselves in place of keys and values, so a user that reads through its table reads its text.
 """
 
 from collections import deque
@@ -15,11 +15,11 @@ class SmallManager:
     """Blocks, tables and a prefix cache.
 
     Attributes:
-        free: free blocks, the next one to be taken first. A free block may still be found through the cache.
-        ref_count: for each block, how many tables point to it.
+        free: free blocks; the first one is taken next. The cache may still lead to a free block.
+        ref_count: for each block, the number of tables that point to it.
         memory: for each block, the tokens written in it.
         tables, texts: for each user, its blocks and its tokens.
-        cached: name of a full block -> the block that holds it. A name is the text up to the block's end.
+        cached: block hash of a full block -> the block. The hash (`name`) is simply the text up to the block's end.
     """
 
     def __init__(self, num_blocks: int, block_size: int = 4) -> None:
@@ -35,7 +35,7 @@ class SmallManager:
     # ------------------------------------------------------------------ one step: start, compute, remember
 
     def start(self, user: str, text: list[int]) -> None:
-        """A request comes in: use the blocks that are cached, take new ones for the rest."""
+        """Start a request: use the cached blocks, and take new blocks for the rest."""
         self.texts[user], self.tables[user] = list(text), []
         for name in self.names(text[:-1]):  # the last token has to be computed
             block = self.cached.get(name)
@@ -48,17 +48,17 @@ class SmallManager:
             self.tables[user].append(self.take())
 
     def compute(self, user: str) -> None:
-        """The model runs: every place of this user's blocks is written."""
+        """Run the model: write every place of this user's blocks."""
         size = self.block_size
         for i, block in enumerate(self.tables[user]):
             self.memory[block] = self.texts[user][i * size : (i + 1) * size]
 
     def remember(self, user: str) -> None:
-        """After the step: enter this user's full blocks in the cache, and keep one of those that are equal."""
+        """After the step, enter this user's full blocks in the cache, and keep one of several equal blocks."""
         raise NotImplementedError("your turn")
 
     def write(self, user: str, token: int) -> None:
-        """One token more."""
+        """Write one more token."""
         if len(self.texts[user]) % self.block_size == 0:
             self.tables[user].append(self.take())
         self.texts[user].append(token)
@@ -66,24 +66,24 @@ class SmallManager:
         self.memory[last] = [*self.memory[last], token]
 
     def read(self, user: str) -> list[int]:
-        """What attention sees when it walks this user's table."""
+        """Return the tokens that attention reads through this user's table."""
         return [token for block in self.tables[user] for token in self.memory[block]]
 
     def end(self, user: str) -> None:
-        """The request has ended: give back its blocks, the last one first."""
+        """End the request: free its blocks, the last one first."""
         for block in reversed(self.tables.pop(user)):
             self.drop(block)
         del self.texts[user]
 
-    # ------------------------------------------------------------------ the books
+    # ------------------------------------------------------------------ hashes, counts and the free list
 
     def names(self, text: list[int]) -> list[Hashable]:
-        """The names of the full blocks of a text."""
+        """Return the hashes of the full blocks of a text."""
         size = self.block_size
         return [tuple(text[: end + size]) for end in range(0, len(text) - size + 1, size)]
 
     def take(self) -> int:
-        """A free block for new content. What it held until now can no longer be found."""
+        """Take a free block for new content, and remove its old content from the cache."""
         block = self.free.popleft()
         for name in [name for name, b in self.cached.items() if b == block]:
             del self.cached[name]
@@ -92,13 +92,13 @@ class SmallManager:
         return block
 
     def point_to(self, block: int) -> None:
-        """One more table points to this block."""
+        """Count one more table that points to this block."""
         if self.ref_count[block] == 0:
             self.free.remove(block)
         self.ref_count[block] += 1
 
     def drop(self, block: int) -> None:
-        """One table less points to this block. The last one frees it."""
+        """Count one table less. Without a table the block is free."""
         self.ref_count[block] -= 1
         if self.ref_count[block] == 0:
             self.free.append(block)

@@ -31,15 +31,15 @@ def copied_drafts_in_the_engine(propose: Callable) -> None:
     )
     wanted, got = plain.generate(prompts, params), drafted.generate(prompts, params)
     for prompt, ours, theirs in zip(prompts, got, wanted, strict=True):
-        same_or_stop(ours.token_ids, theirs.token_ids, says="with drafts other tokens came out")
+        same_or_stop(ours.token_ids, theirs.token_ids, says="with your drafts the engine writes other tokens")
         print(f"{prompt}{ours.text}")
     stats = drafted.core.spec_decoding_stats
     print(f"The same words in {drafted.core.num_steps} steps instead of {plain.core.num_steps}: {stats.num_accepted_tokens} of "
-          f"{stats.num_draft_tokens} drafts stood.")  # fmt: skip
+          f"{stats.num_draft_tokens} drafts were accepted.")  # fmt: skip
 
 
 def verified_drafts_in_the_engine(verify: Callable) -> None:
-    """Exercise 4.8: the learner decides which drafts stand; the second token of many answers, counted."""
+    """Exercise 4.8: the learner's function accepts drafts; count the second token of many answers."""
     passed("p4e8_verified_drafts", verify)
     model, tokenizer = tales()
 
@@ -55,7 +55,7 @@ def verified_drafts_in_the_engine(verify: Callable) -> None:
     engine = LLMEngine(model, tokenizer, config, speculative_config=speculation)
     engine.core.runner.rejection_sampler = Yours
     prompt, number = tokenizer.encode("Once upon a"), 600
-    # Of the first token the draft model knows nothing: it is drawn when the prompt is done. The second one is drafted.
+    # The first token is sampled when the prompt is computed, without a draft. The second token is drafted.
     params = SamplingParams(max_tokens=2 + speculation["num_speculative_tokens"], top_k=5, ignore_eos=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # sixteen at a time

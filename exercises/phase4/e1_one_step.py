@@ -1,22 +1,23 @@
 # %% [markdown]
 # # 4.1 One step, one budget
 #
-# Before every step of the model the scheduler decides which request computes how many tokens. A step takes at most `budget`
-# tokens, over all requests. That is the **token budget**. At most `max_num_seqs` requests run at a time: the **seats**.
+# Before every step of the model, the scheduler decides how many tokens each request computes. A step computes at most `budget`
+# tokens over all requests: the **token budget**. At most `max_num_seqs` requests run at a time.
 #
-# There is no prefill phase and no decode phase. A request has `num_tokens` tokens, of which `num_computed_tokens` went
-# through the model. What is missing, it may catch up with. A new prompt lags by hundreds, an answer in the making by one.
+# The scheduler knows no prefill phase and no decode phase. A request has `num_tokens` tokens, of which the model has computed
+# `num_computed_tokens`. The difference is what it still has to compute: hundreds of tokens for a new prompt, one token for an answer.
 #
-# 1. Requests that **run** go first, in their order. Each takes what it lags, or what is left of the budget if that is less.
-# 2. Then requests that **wait** are admitted from the head of the queue, while there are a seat and budget. None is skipped.
-#    An admitted request takes what it lags, or the rest of the budget.
+# 1. **Running** requests come first, in their order. Each computes all tokens that it lacks, or the rest of the budget if that
+#    is less.
+# 2. Then **waiting** requests are admitted from the head of the queue, while fewer than `max_num_seqs` requests run and the budget
+#    is above 0. No request is skipped. An admitted request computes all tokens that it lacks, or the rest of the budget.
 # 3. No request is listed with 0 tokens.
 #
-# By hand, with a budget of 16 and 4 seats. Ann has 9 of her 10 tokens computed, Ben 4 of 5; Lea waits with 40, Tom with 3.
-# Ann 1, Ben 1, Lea 14; nothing is left for Tom: `[(Ann, 1), (Ben, 1), (Lea, 14)]`. In the next step Lea is one of those
-# that run.
+# By hand, with a budget of 16 and `max_num_seqs` 4. Of Ann's 10 tokens 9 are computed, of Ben's 5 tokens 4. Lea waits with 40
+# tokens, Tom with 3. Ann computes 1, Ben 1, Lea 14, and the budget is used up: `[(Ann, 1), (Ben, 1), (Lea, 14)]`. In the next step
+# Lea runs too.
 #
-# The course's own is `Scheduler.schedule` in `phase4_scheduler/engine/scheduler.py`. Memory comes in 4.2.
+# The course's version is `Scheduler.schedule` in `phase4_scheduler/engine/scheduler.py`. Exercise 4.2 adds memory.
 
 # %%
 from exercises.grading import check, hint
@@ -32,7 +33,7 @@ ann, ben, lea, tom = (
 
 # %% tags=["answer"]
 def share_budget(running: list, waiting: list, budget: int, max_num_seqs: int) -> list[tuple]:
-    """Who computes how many tokens in this step: [(request, tokens), ...], in the order of the decisions.
+    """The tokens that each request computes in this step: [(request, tokens), ...], in the order of the decisions.
 
     Each request has num_tokens and num_computed_tokens. Change neither them nor the lists.
     """
@@ -43,14 +44,14 @@ def share_budget(running: list, waiting: list, budget: int, max_num_seqs: int) -
         if n > 0:
             plan.append((request, n))
             budget -= n
-    seats = max_num_seqs - len(running)
+    room = max_num_seqs - len(running)
     for request in waiting:
-        if seats == 0 or budget == 0:
+        if room == 0 or budget == 0:
             break
         n = min(request.num_tokens - request.num_computed_tokens, budget)
         plan.append((request, n))
         budget -= n
-        seats -= 1
+        room -= 1
     return plan
     # END SOLUTION
 
@@ -61,8 +62,8 @@ check("p4e1_one_step", share_budget)
 # %% [markdown]
 # ## Into the engine
 #
-# Six prompts come at once, and two more when these are answered. There are three seats, 16 tokens a step, and memory for all.
-# The model is real, and in the small engine that you build in this course (`lab mine` runs it) your function decides every step.
+# Six prompts arrive at once, and two more when these are answered. `max_num_seqs` is 3, a step computes 16 tokens, and memory
+# suffices for all. In the small engine that you build in this course (`lab mine` runs it) your function decides every step.
 # %% tags=["engine"]
 from exercises.capstone.your_engine import in_your_engine
 from exercises.phase4.small_requests import step_of_plan

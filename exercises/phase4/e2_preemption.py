@@ -1,39 +1,39 @@
 # %% [markdown]
 # # 4.2 Preemption
 #
-# Answers grow, and how long they get is not known beforehand. So the moment comes in which a running request needs one more
-# block and none is free. Then a request is **preempted**: it gives back its blocks, and is computed again later.
+# Answers grow, and the scheduler does not know their final length. At some step a running request needs one more block and no
+# block is free. Then the scheduler **preempts** a request: it frees the request's blocks, and computes the request again later.
 #
-# - **Which?** The last one that came: the end of `running`. Those that came first are nearer to their end. If that does not free
-#   enough, the next to last follows, and so on. It may come to the request itself that needs the block: then none is left
-#   behind it, and the turn of `running` is over.
-# - **Where to?** To the *head* of `waiting`. It was admitted before all that stand there.
-# - **What of its work?** `num_computed_tokens = 0`: keys and values are gone, prompt and answer are computed again (unless prefix
-#   caching still has them).
-# - **And the others?** In a step with a preemption **no request is admitted**: do not even ask for blocks for those
-#   that wait. Otherwise a small request takes just the blocks that were made free, and the game begins anew.
-# - A waiting request is admitted only if *all* its tokens would fit: `must_fit=request.num_tokens`. If it does not fit, admission
+# - **Which request?** The last of `running`, which was admitted last. Earlier requests are nearer to their end. If that does not
+#   free enough blocks, preempt the next to last, and so on. The last candidate is the request itself that needs the block: then
+#   no running request is left behind it, and the loop over `running` ends.
+# - **Where does it go?** To the *head* of `waiting`: it was admitted before all requests that wait.
+# - **What happens to its tokens?** Set `num_computed_tokens = 0`: its keys and values are lost, so prompt and answer are computed
+#   again (unless the prefix cache still holds them).
+# - **What happens to waiting requests?** In a step with a preemption **no request is admitted**: do not even call `allocate` for
+#   waiting requests. Otherwise a small request would take the blocks that were just freed.
+# - A waiting request is admitted only if *all* its tokens fit: `must_fit=request.num_tokens`. If it does not fit, admission
 #   stops.
-# - And **how much room?** A request that computes `n` tokens in this step needs room for its first `num_computed_tokens + n` tokens,
+# - **How many blocks?** A request that computes `n` tokens in this step needs room for its first `num_computed_tokens + n` tokens,
 #   and gets blocks for no more than that.
 #
-# How many tokens each computes is as in 4.1: those that run first, in their order; then those that wait, from the head, while
-# there are a seat and budget. Each takes what it lags, or what is left of the budget if that is less. None is listed with 0 tokens.
-# A waiting request may have computed tokens, with blocks: its prefix was found in the cache.
+# The number of tokens per request is as in 4.1: running requests first, in their order; then waiting requests from the head, while
+# fewer than `max_num_seqs` requests run and the budget is above 0. Each computes all tokens that it lacks, or the rest of the budget
+# if that is less. No request is listed with 0 tokens. A waiting request may have computed tokens, with blocks, from a prefix hit.
 #
-# By hand: blocks of 4 tokens, 4 blocks, all taken. Ann has 8 tokens in two blocks and needs room for a ninth, Ben holds the
-# other two, Cal waits. Ben is preempted, Ann gets her block and computes 1. Then `running` is `[Ann]`, `waiting` is `[Ben, Cal]`,
-# and Cal is not admitted, though a block is free.
+# By hand: blocks of 4 tokens, 4 blocks, all in use. Ann has 8 tokens in two blocks and needs room for a ninth, Ben holds the
+# other two blocks, Cal waits. Ben is preempted, Ann gets a block and computes 1 token. Then `running` is `[Ann]`, `waiting` is
+# `[Ben, Cal]`, and Cal is not admitted, although a block is free.
 #
-# Write the whole step. You get `pool`, with two calls:
+# Write the whole step. You get `pool`, with two methods:
 #
 #     pool.allocate(request, num_tokens, must_fit=0)   # room for its first num_tokens tokens
-#     pool.free(request)                               # gives back all it holds
+#     pool.free(request)                               # frees all its blocks
 #
-# `allocate` says True; or False if there are too few blocks, and then nothing has changed.
+# `allocate` returns True, or False if there are too few blocks; then it has changed nothing.
 #
-# This time move the requests: an admitted one from `waiting` (a `deque`) to the end of `running` (a list), a preempted one
-# back. `num_computed_tokens` of those that compute stays as it is; the engine moves it on after the step.
+# This time, move the requests: an admitted one from `waiting` (a `deque`) to the end of `running` (a list), a preempted one
+# back. Leave the `num_computed_tokens` of the other requests unchanged; the engine updates it after the step.
 
 # %%
 from collections import deque
@@ -41,7 +41,7 @@ from collections import deque
 from exercises.grading import check, hint
 from exercises.phase4.small_requests import Pool, SmallRequest
 
-# The example above, to try your step on: step(running, waiting, 16, 4, pool)
+# The example above, to try your step: step(running, waiting, 16, 4, pool)
 pool = Pool(num_blocks=4, block_size=4)
 ann, ben, cal = SmallRequest("Ann", 9, 8), SmallRequest("Ben", 8, 7), SmallRequest("Cal", 3)
 running, waiting = [ann, ben], deque([cal])
@@ -90,8 +90,8 @@ check("p4e2_preemption", step)
 # %% [markdown]
 # ## Into the engine
 #
-# Six prompts at once, in a cache that is too small for all of them. In the small engine that you build in this course (`lab mine`
-# runs it) your function decides every step. Requests are preempted, and no word of any answer changes.
+# Six prompts arrive at once, and the cache is too small for all of them. In the small engine that you build in this course (`lab
+# mine` runs it) your function decides every step. It preempts requests, and no answer changes.
 # %% tags=["engine"]
 from exercises.capstone.your_engine import in_your_engine
 

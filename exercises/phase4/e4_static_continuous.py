@@ -1,44 +1,45 @@
 # %% [markdown]
 # # 4.4 Static against continuous
 #
-# Some users share a model. Each step writes one token for every user with a seat. All come at once, in this order, and
-# we count steps: in which step does each of them get the complete answer?
+# Several requests share a model. A step writes one token for each running request, and at most `max_num_seqs` requests run
+# at a time. All requests arrive at the same time, in the order of the list. Count the steps: after which step is each answer
+# returned?
 #
-# **Static batching** takes the first `seats` users and runs them until the *longest* answer of this batch is written. Then it
-# hands out all answers of the batch, and takes the next `seats` users.
+# **Static batching** takes the first `max_num_seqs` requests and runs them until the *longest* answer of this batch is complete.
+# Then it returns all answers of the batch, and takes the next `max_num_seqs` requests.
 #
-# **Continuous batching** hands an answer out as soon as it is written. The seat is taken in the very next step by the user
-# who waits first.
+# **Continuous batching** returns an answer as soon as it is complete. In the very next step the first waiting request takes its
+# place.
 #
-# By hand: two seats, and the users want 5, 2 and 3 tokens. Static: the first batch takes 5 steps, the second 3:
-# `[5, 5, 8]`. Continuous: the second user is done after step 2, the third has the seat in the steps 3, 4 and 5: `[5, 2, 5]`.
+# By hand: `max_num_seqs` is 2, and the answers have 5, 2 and 3 tokens. Static: the first batch takes 5 steps, the second 3:
+# `[5, 5, 8]`. Continuous: the second answer is complete after step 2, and the third request runs in steps 3, 4 and 5: `[5, 2, 5]`.
 
 # %%
 from exercises.grading import check, hint
 
 
 # %% tags=["answer"]
-def static(lengths: list[int], seats: int) -> list[int]:
-    """For each user the number of the step (from 1 on) after which the answer is handed out."""
+def static(lengths: list[int], max_num_seqs: int) -> list[int]:
+    """For each request the number of the step, from 1 on, after which its answer is returned."""
     # BEGIN SOLUTION
     done, clock = [], 0
-    for start in range(0, len(lengths), seats):
-        batch = lengths[start : start + seats]
+    for start in range(0, len(lengths), max_num_seqs):
+        batch = lengths[start : start + max_num_seqs]
         clock += max(batch)
         done += [clock] * len(batch)
     return done
     # END SOLUTION
 
 
-def continuous(lengths: list[int], seats: int) -> list[int]:
-    """The same, if a seat is taken again as soon as it is free."""
+def continuous(lengths: list[int], max_num_seqs: int) -> list[int]:
+    """The same, if a waiting request starts in the step after an answer is complete."""
     # BEGIN SOLUTION
-    free_after = [0] * seats  # the step after which each seat is free
+    free_after = [0] * max_num_seqs  # for each place in the batch, the step after which it is free
     done = []
     for length in lengths:
-        seat = free_after.index(min(free_after))
-        free_after[seat] += length
-        done.append(free_after[seat])
+        place = free_after.index(min(free_after))
+        free_after[place] += length
+        done.append(free_after[place])
     return done
     # END SOLUTION
 
@@ -49,7 +50,7 @@ check("p4e4_static_continuous", static, continuous)
 # %% [markdown]
 # ## Into the engine
 #
-# Your two functions say beforehand in which step of the real engine each answer is there.
+# Your two functions predict the step of the real engine after which each answer is returned.
 
 # %% tags=["engine"]
 from exercises.phase4.into_engine import predict_the_engine

@@ -1,27 +1,27 @@
 # %% [markdown]
 # # 4.5 Percentiles and goodput
 #
-# A mean hides the unlucky. The 95th **percentile**, p95, is the value that 95 of 100 stay below. Sort the values and walk
-# along them: the smallest is at place 0, the largest at place `n - 1`. Rank 0 is the first place, rank 100 the last, and rank
-# `r` is at `r / 100 * (n - 1)`. That is rarely a whole number: between two places go along the straight line.
+# A mean hides the slow requests. The 95th **percentile**, p95, is the value that 95 of 100 values do not exceed. Sort the values: the
+# smallest has index 0, the largest index `n - 1`. Rank 0 is index 0, rank 100 is index `n - 1`, and rank
+# `r` is index `r / 100 * (n - 1)`. That is rarely a whole number: interpolate linearly between the two neighbours.
 #
-# By hand, `[40, 10, 30, 20]`, p50: sorted 10, 20, 30, 40; the place is 1.5, half way from 20 to 30: 25.
+# By hand, `[40, 10, 30, 20]`, p50: sorted 10, 20, 30, 40; the index is 1.5, half way from 20 to 30: 25.
 #
-# **Goodput** counts only what kept its promise. The promise (**SLO**, service level objective) has two halves: the first token
+# **Goodput** counts only requests that meet an **SLO** (service level objective). The SLO here has two limits: the first token
 # comes within `ttft_slo` seconds of the arrival, **and** the *mean* gap between the tokens of this request is at most
-# `tpot_slo` seconds. (An answer of one token has no gap; only its first half counts.) Goodput is the number of requests that
-# kept both, divided by the seconds of the whole run: from the first arrival to the last token of any request.
+# `tpot_slo` seconds. (An answer of one token has no gap; only the first limit applies.) Goodput is the number of requests that
+# meet both limits, divided by the seconds of the whole run: from the first arrival to the last token of any request.
 #
-# The mean gap of an answer is called TPOT (time per output token). ITL (inter-token latency) stands for each single gap.
+# The mean gap of an answer is called TPOT (time per output token). ITL (inter-token latency) is each single gap.
 # `--goodput` of vLLM's own benchmark takes limits for `ttft`, `tpot` and `e2el`, the time to the end.
 #
 # A request is a pair: `(arrival, [time of token 1, time of token 2, ...])`. By hand, with `ttft_slo` 1.0 and `tpot_slo` 0.5:
 #
-#     (2.0, [2.5, 2.6, 2.7])    first token after 0.5, mean gap 0.1    kept both
+#     (2.0, [2.5, 2.6, 2.7])    first token after 0.5, mean gap 0.1    meets both
 #     (2.0, [4.5, 4.6])         first token after 2.5                  too late
 #     (3.0, [3.2, 4.2, 5.2])    first token after 0.2, mean gap 1.0    too slow
 #
-# The run lasts from 2.0 to 5.2. Goodput: 1 / 3.2 = 0.3125 requests a second.
+# The run lasts from 2.0 to 5.2. Goodput: 1 / 3.2 = 0.3125 requests per second.
 
 # %%
 from exercises.grading import check, hint
@@ -29,7 +29,7 @@ from exercises.grading import check, hint
 
 # %% tags=["answer"]
 def percentile(values: list[float], rank: float) -> float:
-    """The value that `rank` percent (0 to 100) of the values stay below."""
+    """Compute the percentile of `rank` (0 to 100), interpolated linearly."""
     # BEGIN SOLUTION
     ordered = sorted(values)
     place = rank / 100 * (len(ordered) - 1)
@@ -40,7 +40,7 @@ def percentile(values: list[float], rank: float) -> float:
 
 
 def goodput(requests: list[tuple[float, list[float]]], ttft_slo: float, tpot_slo: float) -> float:
-    """Requests a second that kept both halves of the promise."""
+    """Compute the requests per second that meet both limits."""
     # BEGIN SOLUTION
     good = 0
     for arrival, times in requests:
@@ -59,8 +59,8 @@ check("p4e5_percentiles_goodput", percentile, goodput)
 # %% [markdown]
 # ## Into the engine
 #
-# The small engine that you build in this course (`lab mine` runs it) serves eight requests and notes when each token was there. Your
-# figures of that run have to be the course's. (No times are printed: yours are others than ours.)
+# The small engine that you build in this course (`lab mine` runs it) serves eight requests and records the time of each token. Your
+# figures of that run must equal the course's. (They are not printed, because times differ between machines.)
 # %% tags=["engine"]
 from exercises.capstone.your_engine import in_your_engine
 

@@ -1,22 +1,23 @@
 # %% [markdown]
 # # 4.7 Copied drafts
 #
-# A decode step reads all weights to compute one token. Four tokens would cost little more, if only the next three were known.
-# So guess them: the **drafts**. The model checks them all in its next step, and a wrong guess costs nothing but time.
+# A decode step reads all weights to compute one token. Four tokens would cost little more, if the next three were known.
+# So a drafter guesses them: the **drafts**. The model verifies all drafts in its next step. A wrong draft costs time, and changes no
+# answer.
 #
-# The cheapest guesser copies (**prompt lookup**, or n-gram): find the *ending* of the text earlier in it, and propose what
-# followed there.
+# The cheapest drafter copies (**prompt lookup**, or n-gram): it searches the *ending* of the text earlier in the text, and proposes the
+# tokens that followed there.
 #
-# - Take the longest ending, of `most` down to `least` tokens, that occurs somewhere before. With none there is no draft: `[]`.
+# - Take the longest ending, of `most` down to `least` tokens, that occurs earlier. If there is none, return no draft: `[]`.
 # - If it occurs several times, take the *first* place.
 # - The occurrence may overlap the ending, but is not the ending itself.
 # - Propose up to `k` tokens that follow it; fewer if the text ends before.
 #
-# By hand: `7 1 2 3 4 5 9 2 3`, `least` 2, `most` 3, `k` 2. The ending of three, `9 2 3`, occurs nowhere else. The ending of two,
-# `2 3`, does: at place 2. `4 5` followed. That is the draft.
+# By hand: `7 1 2 3 4 5 9 2 3`, `least` 2, `most` 3, `k` 2. The ending of three tokens, `9 2 3`, does not occur earlier. The ending of two
+# tokens, `2 3`, occurs at place 2, and `4 5` follows. These are the drafts.
 #
-# Another one: `8 8 8 8`, `least` 1, `most` 2, `k` 3. The ending `8 8` occurs at place 0 first, and `8 8` follows: two tokens, the text
-# has no third.
+# Another example: `8 8 8 8`, `least` 1, `most` 2, `k` 3. The ending `8 8` occurs first at place 0, and `8 8` follows: two drafts, because
+# the text ends there.
 
 # %%
 from exercises.grading import check, hint
@@ -24,7 +25,7 @@ from exercises.grading import check, hint
 
 # %% tags=["answer"]
 def propose(tokens: list[int], least: int, most: int, k: int) -> list[int]:
-    """Up to `k` tokens that followed the text's ending where it occurred first."""
+    """Propose up to `k` tokens that followed the first occurrence of the text's ending."""
     # BEGIN SOLUTION
     for length in range(min(most, len(tokens) - 1), least - 1, -1):
         ending = tokens[-length:]
@@ -41,7 +42,7 @@ check("p4e7_copied_drafts", propose)
 # %% [markdown]
 # ## Into the engine
 #
-# The engine takes drafts from your function now. No word changes, whatever you propose. But the number of steps does.
+# The engine now takes its drafts from your function. Your drafts change the number of steps, but no word of the answers.
 
 # %% tags=["engine"]
 from exercises.phase4.drafts_in_engine import copied_drafts_in_the_engine

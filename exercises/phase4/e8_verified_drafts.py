@@ -1,23 +1,25 @@
 # %% [markdown]
 # # 4.8 Which drafts are accepted
 #
-# A small model has guessed the next tokens of an answer: the **drafts**. The model has computed them all in one step, and tells at each
-# place what it would draw from: the distribution `p[j]`. The guesser drew draft `j` from its own distribution, `q[j]`.
+# A small draft model has guessed the next tokens of an answer: the **drafts**. The model has computed all of them in one step, and has at
+# each place its own distribution, `p[j]`. The draft model sampled draft `j` from its distribution, `q[j]`.
 #
-# The answer must be distributed as if the model had drawn every token itself. This rule does it (rejection sampling):
+# The answer must have the same distribution as if the model had sampled every token itself. Rejection sampling achieves this:
 #
-# - From left to right: draft `x` at place `j` is **accepted** if `points[j] < p[j][x] / q[j][x]`. A point is a random number from 0 to 1. So a
-#   draft that the model likes at least as well as the guesser is always accepted.
-# - The first that is not accepted is **rejected**, and all later ones with it: they were guesses of what follows *it*. The token in its
-#   place is drawn from `max(p[j] - q[j], 0)`, what the model likes more than the guesser.
-# - If all are accepted, one token more is drawn from the last row, `p[k]`: the **bonus token**. Its distribution is there anyway.
+# - From left to right: draft `x` at place `j` is **accepted** if `points[j] < p[j][x] / q[j][x]`. A point is a random number from 0 to 1. So
+#   a draft with at least the same probability in `p` as in `q` is always accepted.
+# - The first draft that is not accepted is **rejected**, with all later ones, which were guessed to follow it. The token in its
+#   place is sampled from `max(p[j] - q[j], 0)`: tokens that are more probable in `p` than in `q`.
+# - If all drafts are accepted, one more token is sampled from the last row, `p[k]`: the **bonus token**. The step has already computed its
+#   distribution.
 #
-# There are `k` drafts, `k` rows of `q`, `k + 1` rows of `p`, and `k + 1` points. The last point is for the token that is drawn: call
-# `draw(weights, points[k])`. (The weights need not add up to 1.) No point is used twice: that a draft was rejected says that its point was a large
-# one.
+# There are `k` drafts, `k` rows of `q`, `k + 1` rows of `p`, and `k + 1` points. The last point is for the sampled token: call
+# `draw(weights, points[k])`. (The weights need not add up to 1.) Use no point twice: the point of a rejected draft is known to be
+# large.
 #
-# By hand: `p = [[0.5, 0.2, 0.3], [0.1, 0.1, 0.8]]`, `q = [[0.2, 0.7, 0.1]]`, the draft is 1. It stands if its point is below 0.2 / 0.7 = 0.29.
-# With 0.1 it stands, and a token from `p[1]` follows. With 0.6 it is rejected, and the token comes from the weights 0.3, 0, 0.2.
+# By hand: `p = [[0.5, 0.2, 0.3], [0.1, 0.1, 0.8]]`, `q = [[0.2, 0.7, 0.1]]`, and the draft is 1. It is accepted if its point is below
+# 0.2 / 0.7 = 0.29. With the point 0.1 it is accepted, and a token from `p[1]` follows. With 0.6 it is rejected, and the token is sampled with
+# the weights 0.3, 0, 0.2.
 
 # %%
 from exercises.grading import check, hint
@@ -26,7 +28,7 @@ from exercises.phase4.drafting import draw
 
 # %% tags=["answer"]
 def verify(p: list[list[float]], q: list[list[float]], drafts: list[int], points: list[float]) -> list[int]:
-    """The accepted drafts, and one token more: 1 to k + 1 tokens."""
+    """Return the accepted drafts and one more token: 1 to k + 1 tokens."""
     # BEGIN SOLUTION
     for j, x in enumerate(drafts):
         if points[j] >= p[j][x] / q[j][x]:
@@ -42,8 +44,8 @@ check("p4e8_verified_drafts", verify)
 # %% [markdown]
 # ## Into the engine
 #
-# `tales-draft` drafts, `tales` verifies, and your function decides which drafts are accepted. The table counts the first token of many answers
-# against what the model alone would give.
+# `tales-draft` drafts, `tales` verifies, and your function decides which drafts are accepted. The table compares the frequency of the first
+# token in many answers with the probability that the model gives it.
 
 # %% tags=["engine"]
 from exercises.phase4.drafts_in_engine import verified_drafts_in_the_engine

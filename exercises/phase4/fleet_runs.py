@@ -20,16 +20,16 @@ from phase4_scheduler.simulator import (
 from phase4_scheduler.simulator.traffic import TRACE_BLOCK, arrival_times
 
 
-def load_the_engine(in_system: Callable, running: Callable, knee: Callable) -> None:
+def load_the_engine(in_system: Callable, running: Callable, highest_rate: Callable) -> None:
     """Exercise 4.9: what the learner expects at four rates, and what the scheduler does."""
-    passed("p4e9_littles_law", in_system, running, knee)
+    passed("p4e9_littles_law", in_system, running, highest_rate)
     tokens, fixed, each, most, count = 64, 0.02, 0.001, 32, 2000
-    bears = knee(tokens, fixed, each, most)
+    bears = highest_rate(tokens, fixed, each, most)
     print(
-        f"Answers of {tokens} tokens, room for {most}: you say that {bears:.2f} requests a second are the most."
+        f"Answers of {tokens} tokens, room for {most}: by your function {bears:.2f} requests per second are the maximum."
     )
     print(
-        "rate / knee   you expect running   running   in the system, by your log   mean wait for the first token"
+        "rate / highest   you expect running   running   in the system, by your log   mean wait for the first token"
     )
     cost = LinearCost((fixed, 0.0, each, 0.0, 0.0))
     for share in (0.5, 0.8, 0.95, 1.1):
@@ -39,7 +39,7 @@ def load_the_engine(in_system: Callable, running: Callable, knee: Callable) -> N
         inside = in_system([(r.arrival, r.token_times[-1]) for r in run.records])
         counted = run.in_system_seconds / (run.times[-1] + run.durations[-1])
         says = "the scheduler counted its requests at every step, and comes to another number than you"
-        same_or_stop(inside, counted, says, f"{count} requests at {share} of the knee")
+        same_or_stop(inside, counted, says, f"{count} requests at {share} of the highest rate")
         expected = running(share * bears, tokens, fixed, each, most)
         mean = np.average(run.running, weights=run.durations)
         wait = summarise(run.records).ttft.mean

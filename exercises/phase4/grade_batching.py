@@ -6,19 +6,19 @@ from collections.abc import Callable
 from exercises.judging.solutions import Solution
 
 
-def _shortest_first(lengths: list[int], seats: int) -> list[int]:
-    free, done = [0] * seats, [0] * len(lengths)
+def _shortest_first(lengths: list[int], max_num_seqs: int) -> list[int]:
+    free, done = [0] * max_num_seqs, [0] * len(lengths)
     for user in sorted(range(len(lengths)), key=lengths.__getitem__):
-        seat = free.index(min(free))
-        free[seat] += lengths[user]
-        done[user] = free[seat]
+        place = free.index(min(free))
+        free[place] += lengths[user]
+        done[user] = free[place]
     return done
 
 
 ENDS, HANDED_OUT = "clock += max(batch)", "done += [clock] * len(batch)"
-SEAT, TAKEN, LOOP = (
+PLACE, TAKEN, LOOP = (
     "free_after.index(min(free_after))",
-    "free_after[seat] += length",
+    "free_after[place] += length",
     "    for length in lengths:",
 )
 EXERCISE = Solution(
@@ -32,16 +32,16 @@ EXERCISE = Solution(
     continuous={
         "waits-for-the-batch": {
             LOOP: """    for user, length in enumerate(lengths):
-        if user % seats == 0:
-            free_after = [max(free_after)] * seats"""
+        if user % max_num_seqs == 0:
+            free_after = [max(free_after)] * max_num_seqs"""
         },
-        "seat-empty-for-a-step": {TAKEN: f"{TAKEN} + (free_after[seat] > 0)"},
-        "two-on-a-seat": (
-            {TAKEN: "free_after[seat] = max(free_after[seat] - 1, 0) + length"},
-            {TAKEN: f"{TAKEN} - (free_after[seat] > 0)"},
+        "place-empty-for-a-step": {TAKEN: f"{TAKEN} + (free_after[place] > 0)"},
+        "two-in-a-place": (
+            {TAKEN: "free_after[place] = max(free_after[place] - 1, 0) + length"},
+            {TAKEN: f"{TAKEN} - (free_after[place] > 0)"},
         ),
         "shortest-first": _shortest_first,
-        "fixed-seats": {SEAT: "len(done) % seats"},
+        "fixed-places": {PLACE: "len(done) % max_num_seqs"},
     },
 )
 

@@ -31,7 +31,7 @@ EXERCISE = Solution(
         "one-too-few": {"return n\n": "return max(1, n - 1)\n"},
         "most-for-never": {"return 0": "return most"},
     },
-    knee={
+    highest_rate={
         "step-of-one": {"each * most": "each"},
         "weights-for-each": {KNEE: "most / (tokens * most * (fixed + each))"},
         "tokens-a-second": {KNEE: "most / (fixed + each * most)"},
@@ -42,7 +42,7 @@ EXERCISE = Solution(
 
 
 @EXERCISE.grader
-def grade_littles_law(in_system: Callable, running: Callable, knee: Callable) -> None:
+def grade_littles_law(in_system: Callable, running: Callable, highest_rate: Callable) -> None:
     rng = random.Random(9)
     logs = [
         ([(2.0, 6.0), (3.0, 4.0), (5.0, 7.0)],),
@@ -61,7 +61,7 @@ def grade_littles_law(in_system: Callable, running: Callable, knee: Callable) ->
     # Rates of which some meet a number exactly: all of these are exact in binary.
     loads = [(rate, 8, 0.25, 0.125, 4) for rate in (0.5, 0.25, 1.0)] + [(1.5, 4, 0.5, 0.0, 3)]
     for server in servers[4:]:
-        rate = EXERCISE.answers["knee"](*server) * rng.choice((0.01, 0.3, 0.6, 0.9, 0.99, 1.01, 1.5))
+        rate = EXERCISE.answers["highest_rate"](*server) * rng.choice((0.01, 0.3, 0.6, 0.9, 0.99, 1.01, 1.5))
         loads.append((rate, *server))
     EXERCISE.judge("running", running, loads)
-    EXERCISE.judge("knee", knee, servers, tolerance=1e-6)
+    EXERCISE.judge("highest_rate", highest_rate, servers, tolerance=1e-6)

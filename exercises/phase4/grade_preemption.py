@@ -43,7 +43,7 @@ EXERCISE = Solution(
         "admits-after-preemption": {"not preempted and ": ""},
         "admits-what-does-not-fit": {", must_fit=request.num_tokens": ""},
         "budget-per-request": {ADMITTED: "plan.append((request, n))"},
-        "seats-ignored": {" and len(running) < max_num_seqs": ""},
+        "limit-ignored": {" and len(running) < max_num_seqs": ""},
         "admitted-and-idle": {ADMITTED: "budget -= n"},
         "jumps-the-queue": {
             "index = [], False, 0": "index, skipped = [], False, 0, 0",
@@ -116,10 +116,10 @@ def _scene(tokens: Counts, queue: Counts, free: int) -> tuple[list, deque, _Watc
 def after(step: Callable) -> Callable[..., dict[str, Any]]:
     """The scene after a step."""
 
-    def play(tokens: list, queue: list, free: int, budget: int, seats: int) -> dict[str, Any]:
+    def play(tokens: list, queue: list, free: int, budget: int, max_num_seqs: int) -> dict[str, Any]:
         running, waiting, pool = _scene(tokens, queue, free)
         everyone = [*running, *waiting]
-        plan = step(running, waiting, budget, seats, pool)
+        plan = step(running, waiting, budget, max_num_seqs, pool)
         return {
             "computed": plan if plan is None else as_plan(plan),
             "running": [request.name for request in running],
@@ -132,11 +132,11 @@ def after(step: Callable) -> Callable[..., dict[str, Any]]:
     return play
 
 
-def _told(tokens: list, queue: list, free: int, budget: int, seats: int) -> str:
+def _told(tokens: list, queue: list, free: int, budget: int, max_num_seqs: int) -> str:
     running, waiting, _ = _scene(tokens, queue, free)
     return (
         f"running {running}, waiting {list(waiting)} (computed/tokens), {free or 'no'} free "
-        f"block{'s' * (free != 1)} of 4 tokens, budget {budget}, {seats} seat{'s' * (seats > 1)}"
+        f"block{'s' * (free != 1)} of 4 tokens, budget {budget}, max_num_seqs {max_num_seqs}"
     )
 
 
@@ -160,6 +160,6 @@ def grade_preemption(step: Callable) -> None:
             running.append((computed + rng.choice((1, 1, 1, 9)), computed))
         sizes = rng.choices(range(1, 21), k=rng.randint(0, 3))
         waiting = [(n, rng.choice((0, 0, n - 1)) // 4 * 4) for n in sizes]
-        seats = len(running) + rng.randint(0, 2)
-        shapes.append((running, waiting, rng.randint(0, 5), rng.randint(2, 30), seats))
+        max_num_seqs = len(running) + rng.randint(0, 2)
+        shapes.append((running, waiting, rng.randint(0, 5), rng.randint(2, 30), max_num_seqs))
     EXERCISE.judge("step", step, shapes, play=after, show=_told)

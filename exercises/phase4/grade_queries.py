@@ -1,4 +1,4 @@
-"""Grader of exercise 4.6: alerts that tell causes apart, rung on the recorded metrics of real nights."""
+"""Grader of exercise 4.6: alerts that tell causes apart, evaluated on the recorded metrics of real drills."""
 
 import re
 from collections.abc import Iterator
@@ -7,18 +7,18 @@ import promql_parser as ast
 
 from exercises.grading import NotAttempted, NotYet, show
 from exercises.judging.solutions import Solution
-from exercises.phase4.nights import Minute, minutes_of
+from exercises.phase4.recorded_drills import Minute, minutes_of
 from exercises.phase4.two_causes import after_a_day, at_another_pace, rings, while_idle
 from phase4_scheduler.server.drills import query
 from phase4_scheduler.server.drills.promql import ARITHMETIC, COMPARISON
 
 ALERTS = {
-    "too_few_seats_for_all": (1, "queue"),
+    "max_num_seqs_too_low": (1, "queue"),
     "one_at_a_time": (4, "client"),
     "cache_too_small": (4, "pool"),
-    "nothing_alike": (5, "timestamp"),
+    "no_hits": (5, "timestamp"),
 }
-"""The night of each alert, and the cause for which it rings."""
+"""The drill of each alert, and the cause for which it fires."""
 EXERCISE = Solution("p4e6_two_causes", **{alert: {} for alert in ALERTS})
 SAYS = EXERCISE.says()
 
@@ -33,12 +33,12 @@ def grade_queries(*alerts: str) -> None:
 
 def grade(name: str, text: str) -> None:
     """One alert."""
-    night, cause = ALERTS[name]
+    drill, cause = ALERTS[name]
     if not isinstance(text, str):
-        raise NotYet("wrong-type", "An alert is a text in quotes: PromQL.", name, show(text), "a text")
+        raise NotYet("wrong-type", "An alert is PromQL in quotes.", name, show(text), "a text")
     tried = f'{name} = "{" ".join(text.split())}"'
     tree = parsed(text, tried)
-    minutes = minutes_of(night)
+    minutes = minutes_of(drill)
     check_names(tree, minutes[0], tried)
     rung = {minute: ring(text, minute, tried) for minute in minutes}
     if any(rung[m] != (m.cause == cause) for m in minutes):
@@ -52,11 +52,11 @@ def grade(name: str, text: str) -> None:
     for diagnosis, others in versions.items():
         rung = {minute: ring(text, minute, tried) for minute in others}
         if wrong := [m for m in others if rung[m] != (m.cause == cause)]:
-            says = "rings" if rung[wrong[0]] else "is silent"
-            raise SAYS.no(diagnosis, tried, f"{says}: {wrong[0]}", "as on the recorded night")
+            says = "fires" if rung[wrong[0]] else "does not fire"
+            raise SAYS.no(diagnosis, tried, f"{says}: {wrong[0]}", "as on the recorded drill")
     if ring(text, while_idle(minutes[0]), tried):
         raise SAYS.no(
-            "wakes-you-for-nobody", tried, "rings: the healthy server, while nobody calls it", "silent"
+            "wakes-you-for-nobody", tried, "fires: the healthy server, without requests", "does not fire"
         )
 
 
@@ -78,7 +78,7 @@ def ring(text: str, minute: Minute, tried: str) -> bool:
 
 
 def told(rung: dict[Minute, bool]) -> str:
-    return "\n".join(f"{'rings ' if rang else 'silent'}  {minute}" for minute, rang in rung.items())
+    return "\n".join(f"{'fires  ' if rang else 'silent '} {minute}" for minute, rang in rung.items())
 
 
 # ---------------------------------------------------------------------- what a query is made of
@@ -131,7 +131,7 @@ def diagnosis_of(tree: ast.Expr, rung: dict[Minute, bool], cause: str) -> str:
     if not any(mine):
         return "wrong-way-round"
     if not all(mine):
-        return "misses-a-night"
+        return "misses-a-minute"
     return "false-alarm" if "nothing" in others else "takes-it-for-another"
 
 

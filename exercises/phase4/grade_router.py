@@ -61,7 +61,7 @@ def routed(router_class: type) -> Callable[[int, int, Asked], list[int]]:
 
 def _numbers(result: list[Any]) -> list[Any]:
     if None in result:
-        raise NotYet("returns-nothing", "choose came back with None. Is a `return` missing?")
+        raise NotYet("returns-nothing", "choose returned None. Is a `return` missing?")
     return result
 
 

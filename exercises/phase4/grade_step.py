@@ -7,7 +7,7 @@ from exercises.judging.solutions import Solution
 from exercises.phase4.small_requests import NAMES, SmallRequest, as_plan
 
 LAG = "request.num_tokens - request.num_computed_tokens"
-STOPS = "if seats == 0 or budget == 0:\n            break"
+STOPS = "if room == 0 or budget == 0:\n            break"
 EXERCISE = Solution(
     "p4e1_one_step",
     share_budget={
@@ -16,15 +16,15 @@ EXERCISE = Solution(
         "waiting-first": {
             "in running:": "in waiting[: max_num_seqs - len(running)]:",
             "in waiting:": "in running:",
-            "if seats == 0 or": "if",
+            "if room == 0 or": "if",
         },
         "one-token-for-running": {"budget)\n        if n": "budget, 1)\n        if n"},
-        "seats-ignored": {"if seats == 0 or": "if"},
-        "running-seats-not-counted": {"max_num_seqs - len(running)": "max_num_seqs"},
+        "limit-ignored": {"if room == 0 or": "if"},
+        "running-not-counted": {"max_num_seqs - len(running)": "max_num_seqs"},
         "parts-of-nothing": {"if n > 0:": "if True:", " or budget == 0": ""},
-        "jumps-the-queue": {STOPS: f"if seats == 0 or {LAG} > budget:\n            continue"},
-        "whole-prompts-only": {STOPS: f"if seats == 0 or {LAG} > budget:\n            break"},
-        "idle-seats-given-away": {"seats == 0": "len(plan) == max_num_seqs"},
+        "jumps-the-queue": {STOPS: f"if room == 0 or {LAG} > budget:\n            continue"},
+        "whole-prompts-only": {STOPS: f"if room == 0 or {LAG} > budget:\n            break"},
+        "idle-not-counted": {"room == 0": "len(plan) == max_num_seqs"},
     },
 )
 

@@ -47,7 +47,7 @@ LAB = Solution(
 def _with_kind(result: Any) -> list:
     """The kind of number first, then the numbers: both must be right."""
     if not isinstance(result, Tensor) or result.dim() != 1:
-        raise NotYet("wrong-type", f"A row of numbers, a tensor, is asked for; {show(result, 60)} came back.")
+        raise NotYet("wrong-type", f"Return a tensor with one dimension, not {show(result, 60)}.")
     return [str(result.dtype).removeprefix("torch."), *result.tolist()]
 
 
@@ -76,7 +76,7 @@ def _the_colleague(numbers: Any) -> None:
     try:
         given = [float(number) for number in numbers]
     except (TypeError, ValueError):
-        says = "A list of six temperatures is asked for."
+        says = "Give a list of six temperatures."
         raise NotYet("wrong-type", says, "colleague", repr(numbers), "[...]") from None
     if given == LAB.answers["colleague"]:
         return

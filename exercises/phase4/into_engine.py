@@ -10,16 +10,19 @@ from phase4_scheduler.simulator import Job, serve_continuously, serve_statically
 def predict_the_engine(static: Callable, continuous: Callable) -> None:
     """Exercise 4.4: the learner's step numbers beside the engine's."""
     passed("p4e4_static_continuous", static, continuous)
-    lengths, seats = [20, 3, 28, 9, 14, 5, 22], 3
-    predicted = {"static": static(list(lengths), seats), "continuous": continuous(list(lengths), seats)}
+    lengths, max_num_seqs = [20, 3, 28, 9, 14, 5, 22], 3
+    predicted = {
+        "static": static(list(lengths), max_num_seqs),
+        "continuous": continuous(list(lengths), max_num_seqs),
+    }
     model, tokenizer = tales()
-    engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=seats, num_blocks=100))
+    engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=max_num_seqs, num_blocks=100))
     jobs = [Job(str(i), [100 + i], length) for i, length in enumerate(lengths)]
     served = {
-        "static": serve_statically(engine, jobs, seats, pad=False),
+        "static": serve_statically(engine, jobs, max_num_seqs, pad=False),
         "continuous": serve_continuously(engine, jobs),
     }
-    print(f"{seats} seats, answers of {lengths} tokens")
+    print(f"max_num_seqs {max_num_seqs}, answers of {lengths} tokens")
     for way, run in served.items():
         measured = [run.done_step[job.name] for job in jobs]
         same_or_stop(

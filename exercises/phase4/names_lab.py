@@ -1,4 +1,4 @@
-"""Debugging lab 4: a scheduler with a planted bug, a memory that knows what it holds, and the symptom on the engine."""
+"""Debugging lab 4: a scheduler with a planted bug, blocks that record their tokens, and the symptom in the engine."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from exercises.judging.engine_runs import passed, same_or_stop, tales
 from phase2_attention_kvcache.model import SamplingParams
-from phase3_paged_attention.paging import BlockManager, hash_block
+from phase3_paged_attention.paging import BlockManager, BlockTable, hash_block
 from phase4_scheduler.engine import (
     EngineConfig,
     LLMEngine,
@@ -21,15 +21,25 @@ __all__ = ["RequestStatus", "play", "repair_in_the_engine", "show_symptom"]
 
 
 class LabScheduler(Scheduler):
-    """The course's scheduler; what happens to a request that has to make room is a function of yours."""
+    """The course's scheduler with the learner's `preempt`."""
 
     def __init__(self, config: SchedulerConfig, block_manager: BlockManager, preempt: Callable) -> None:
         super().__init__(config, block_manager)
         self.preempt = partial(preempt, self)
 
 
+class WatchedManager(BlockManager):
+    """The course's block manager, which notices when `uncache` gets a table that was freed before."""
+
+    uncached_too_late = False
+
+    def uncache(self, table: BlockTable, first: int = 0) -> None:
+        self.uncached_too_late |= not table.blocks
+        super().uncache(table, first)
+
+
 def with_the_bug(scheduler: Scheduler, victim: Request) -> None:
-    """The planted bug: a victim of this very step leaves names on blocks that will never be filled."""
+    """Preempt with the planted bug: a victim of this step leaves hashes on blocks that will never be filled."""
     scheduler.block_manager.free(victim.block_table)
     victim.num_computed_tokens = 0
     victim.status = RequestStatus.PREEMPTED
@@ -37,19 +47,19 @@ def with_the_bug(scheduler: Scheduler, victim: Request) -> None:
     scheduler.waiting.put_back(victim)
 
 
-# ---------------------------------------------------------------------- a memory that knows what it holds
+# ---------------------------------------------------------------------- blocks that record their tokens
 
 
 def play(seed: int, preempt: Callable) -> SimpleNamespace:
-    """A random workload; blocks remember whose tokens were computed in them.
+    """Run a random workload on blocks that record the tokens computed in them.
 
     Returns:
-        What happened: plans, and the number of names, after each step; lies: names whose block holds something else; counts of
-        preemptions by request; what broke.
+        plans, and the number of block hashes, after each step; lies: hashes whose block holds other tokens; counts of preemptions
+        by request; contradictions.
     """
     rng = random.Random(seed)
     size = rng.choice((2, 4))
-    manager = BlockManager(1 + rng.randint(84, 120) // size, size)
+    manager = WatchedManager(1 + rng.randint(84, 120) // size, size)
     config = SchedulerConfig(
         max_num_seqs=6, max_num_batched_tokens=40, max_model_len=80, policy="priority",
         long_prefill_token_threshold=rng.choice((7, 11)),
@@ -58,7 +68,9 @@ def play(seed: int, preempt: Callable) -> SimpleNamespace:
     system_prompt = [rng.randrange(50) for _ in range(12)]
     requests = []
     for i in range(9):
-        patient = i < 3  # a long prompt in no hurry: it comes first and in pieces, and it has to leave
+        patient = (
+            i < 3
+        )  # a long prompt of low urgency: it arrives first, is computed in chunks, and gets preempted
         own = [rng.randrange(50) for _ in range(rng.randint(30, 60) if patient else rng.randint(3, 12))]
         prompt = (system_prompt if rng.random() < 0.5 else []) + own
         params = SamplingParams(
@@ -68,6 +80,7 @@ def play(seed: int, preempt: Callable) -> SimpleNamespace:
         requests.append(Request(f"{i}", prompt, params, arrival_time=i, priority=priority))
     log = SimpleNamespace(plans=[], names=[], lies=[], lies_of_half_filled=[], counts=[], stuck=False)
     log.broken_books = log.kept_computed = log.not_waiting = ""
+    log.uncached_too_late = False
     memory, meaning = {}, {}
     chains = {request: [b""] for request in requests}  # names of the full blocks so far
     arrivals = {r: i if i < 3 else rng.randint(1, 14) for i, r in enumerate(requests)}
@@ -93,7 +106,9 @@ def play(seed: int, preempt: Callable) -> SimpleNamespace:
                 log.kept_computed = log.kept_computed or f"request {r.request_id} in step {step}"
             elif r.block_table.blocks:
                 log.broken_books = log.broken_books or f"request {r.request_id} waits, and keeps its blocks"
-        for s in output.scheduled:  # the model computes: a block's place holds a token and all before it
+        for (
+            s
+        ) in output.scheduled:  # the model computes: record for each place its token and all tokens before it
             blocks, tokens = s.request.block_table.block_ids, s.request.token_ids
             for place in range(s.num_computed, s.num_computed + s.num_tokens):
                 if place // size < len(blocks):
@@ -123,6 +138,7 @@ def _compare_names(manager, memory, meaning, log, step) -> None:
                 f"block {block.block_id} after step {step + 1}: places {wrong} of it were never filled"
             )
             log.lies_of_half_filled.append(wrong[0] > 0)
+            log.uncached_too_late |= manager.uncached_too_late
     log.names.append(names if manager.enable_prefix_caching else -1)
 
 

@@ -1,4 +1,4 @@
-"""Requests and blocks without a model: what the exercises of phase 4 are tried on."""
+"""Requests and blocks without a model, for the exercises of phase 4."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -52,13 +52,13 @@ def as_plan(result: Iterable[tuple[Any, int]]) -> Plan:
     try:
         return [(request.name, n) for request, n in result]
     except (TypeError, ValueError, AttributeError):
-        says = "A list of pairs is asked for, a request and its number of tokens each."
+        says = "Return a list of pairs: a request and its number of tokens."
         got, expected = repr(result)[:200], "[(request, tokens), ...]"
         raise NotYet("wrong-type", says, got=got, expected=expected) from None
 
 
 def step_of_plan(plan: Callable) -> Callable:
-    """A plan without memory, plan(running, waiting, budget, max_num_seqs), as the step of exercise 4.2: it gets blocks and seats."""
+    """The step of exercise 4.2 from a plan without memory, plan(running, waiting, budget, max_num_seqs): it allocates the blocks."""
 
     def step(running: list, waiting: deque, budget: int, max_num_seqs: int, pool: Any) -> list:
         chosen = list(plan(list(running), list(waiting), budget, max_num_seqs))

@@ -1,4 +1,4 @@
-"""Debugging lab 4b: a kernel that fills a copy, memory that holds what was there before, and the symptom on the engine."""
+"""Debugging lab 4b: a kernel that fills a copy, memory with old data, and the symptom in the engine."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,12 +11,12 @@ from exercises.judging.engine_runs import passed, same_or_stop, tales
 from phase2_attention_kvcache.model import SampledTokens, Sampler, SamplingParams
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 
-# What stood in the memory: token ids and places of another step.
+# The old data in the memory: token ids and positions of another step.
 LEFT_BEHIND = (812, 37, 1904, 5, 260, 77, 431)
 
 
 def used_memory(size: int, dtype: torch.dtype) -> Tensor:
-    """[size] numbers that no code has set: what the last user of this memory has left in it."""
+    """Return [size] uninitialised numbers: the old data of this memory."""
     return torch.tensor(list(islice(cycle(LEFT_BEHIND), size)), dtype=dtype)
 
 
@@ -30,7 +30,7 @@ def expand_kernel(
     """
     for tensor in (output, values, cu_num_tokens):
         if tensor.dtype != torch.int64:
-            raise TypeError(f"expand_kernel reads int64 only, and this is {tensor.dtype}")
+            raise TypeError(f"expand_kernel reads int64 only, not {tensor.dtype}")
     start = 0
     for value, end in zip(values.tolist(), cu_num_tokens.tolist(), strict=True):
         output[start:end] = replace_to if value == replace_from else value
@@ -38,14 +38,14 @@ def expand_kernel(
 
 
 def with_the_bug(x: Tensor, cu_num_tokens: Tensor, replace_from: int = 0, replace_to: int = 0) -> Tensor:
-    """The planted bug: the kernel fills a copy."""
+    """Expand with the planted bug: the kernel fills a copy."""
     expanded_x = used_memory(int(cu_num_tokens[-1]), x.dtype)
     expand_kernel(expanded_x.long(), x.long(), cu_num_tokens.long(), replace_from, replace_to)
     return expanded_x
 
 
 class LabSampler(Sampler):
-    """The course's sampler. Where a step verifies drafts, a function of yours says which row has which temperature."""
+    """The course's sampler. In a step that verifies drafts, the learner's function returns the temperature of each row."""
 
     def __init__(self, eos_token_ids: Sequence[int], expand: Callable) -> None:
         super().__init__(eos_token_ids)
@@ -72,7 +72,7 @@ PROMPTS = {
 
 
 def serve(expand: Callable | None) -> list[str]:
-    """The answers with drafts copied from the text, and with this function. None: without drafts."""
+    """Return the answers with drafts copied from the text, and with this function. None: without drafts."""
     model, tokenizer = tales()
     drafts = dict(method="ngram", num_speculative_tokens=3, prompt_lookup_min=1, prompt_lookup_max=3)
     engine = LLMEngine(
@@ -84,7 +84,7 @@ def serve(expand: Callable | None) -> list[str]:
 
 
 def show_symptom() -> None:
-    """Three answers without drafts and with them, as the planted bug gives them."""
+    """Print three answers without drafts, and with drafts and the planted bug."""
     for (prompt, params), well, ill in zip(PROMPTS.items(), serve(None), serve(with_the_bug), strict=True):
         print(f"{prompt} ... (temperature {params.temperature})")
         print(f"  without drafts: {well!r}")
@@ -98,4 +98,4 @@ def repair_in_the_engine(expand: Callable, colleague: Sequence[float]) -> None:
     same_or_stop(mine, without, "with your repair an answer still depends on whether there are drafts")
     for prompt, answer in zip(PROMPTS, mine, strict=True):
         print(f"{prompt}{answer}")
-    print("\nEvery answer is the one without drafts, word for word.")
+    print("\nEvery answer equals the answer without drafts, word for word.")

@@ -1,18 +1,18 @@
-"""What exercise 4.6 is played with: questions to recorded nights."""
+"""Helpers of exercise 4.6: queries on recorded drills."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from exercises.phase4.nights import Minute, minutes_of
+from exercises.phase4.recorded_drills import Minute, minutes_of
 from phase4_scheduler.server.drills import Recording, query
 
 COUNTERS = ("_total", "_sum", "_count")
 
 
-def ask(night: int, text: str) -> None:
-    """Print what a query gives in each recorded minute of a night."""
+def ask(drill: int, text: str) -> None:
+    """Print the result of a query in each recorded minute of a drill."""
     print(text)
-    for minute in minutes_of(night):
+    for minute in minutes_of(drill):
         result = query(minute.recording, text, minute.end)
         values = result.values() if isinstance(result, dict) else [result]
         print(f"  {minute!s:48} {', '.join(f'{value:.4g}' for value in values) or 'nothing'}")
@@ -24,7 +24,7 @@ def rings(text: str, recording: Recording, at: float) -> bool:
 
 
 def at_another_pace(minute: Minute, times: float) -> Minute:
-    """The same minute on a machine that takes so many times as long for everything: fewer events, each of more seconds."""
+    """The same minute on a machine that takes `times` as long for everything: fewer events, each of more seconds."""
 
     def paced(name: str, value: float) -> float:
         # Fewer x longer = the same sum.
@@ -42,7 +42,7 @@ def after_a_day(minute: Minute) -> Minute:
 
 
 def while_idle(minute: Minute) -> Minute:
-    """The same server without requests: counters stand still, and none runs, waits or holds a block."""
+    """The same server without requests: counters do not change, and no request runs, waits or holds a block."""
     return with_values(minute, lambda name, value: 1e4 if name.endswith(COUNTERS) else 0.0)
 
 

@@ -29,11 +29,11 @@ class Record:
     """One benchmark of decode attention, one layer: each request has one new token and reads all its keys and values.
 
     Attributes:
-        requests: how many are in a step. context_len: tokens of each.
+        requests: number of requests in a step. context_len: tokens of each.
         num_heads, num_kv_heads, head_dim: of the model. itemsize: bytes of a number.
         repeats_us: microseconds of every repeat, in order.
         new_tokens: tokens that each repeat computed; a repeat of decode alone computes one for each request.
-        says_us, says_gb_s: what the author says: microseconds of a step, gigabytes a second.
+        says_us, says_gb_s: the author's figures: microseconds of a step, gigabytes per second.
     """
 
     requests: int
@@ -51,7 +51,7 @@ class Record:
     def shape(self) -> str:
         return (
             f"{self.requests} requests x {self.context_len:,} tokens, {self.num_heads} query heads, {self.num_kv_heads} KV heads, "
-            f"head_dim {self.head_dim}, {self.itemsize} byte{'s' * (self.itemsize > 1)} a number"
+            f"head_dim {self.head_dim}, {self.itemsize} byte{'s' * (self.itemsize > 1)} per number"
         )
 
     def __str__(self) -> str:

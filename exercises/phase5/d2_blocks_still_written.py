@@ -1,25 +1,26 @@
 # %% [markdown]
 # # Debugging lab 5b: words of another request
 #
-# **The symptom.** Prefill and decode run apart. Most answers are right. Now and then an answer continues with something that its user never
-# asked. It happens only under load, and only when some users have closed their browser. With one engine for everything it never happens.
-# vLLM's scheduler had this bug until January 2026 (https://github.com/vllm-project/vllm/pull/32255), with connectors that load asynchronously.
+# **The symptom.** Prefill and decode run on separate engines. Most answers are right. But sometimes an answer continues with text that
+# its user never asked about. It happens only under load, and only after some users have closed their browser. With one engine for both
+# it never happens. vLLM's scheduler had this bug until January 2026 (https://github.com/vllm-project/vllm/pull/32255), with connectors that
+# load asynchronously.
 #
-# **What you need to know.** A request whose prompt was computed elsewhere gets blocks, and a transfer into them begins. The transfer is not in
-# the engine's hands: a network card, or a thread, writes into those addresses, and it cannot be called back. Some steps later it is over, and the
-# engine is told so. Until then the request waits.
+# **What you need to know.** A request whose prompt was computed on another engine gets blocks, and a transfer into them begins. The engine
+# cannot stop the transfer: a network card or a thread writes to those addresses. Some steps later the transfer is over, and the
+# engine gets a message. Until then the request waits.
 #
 # A small copy is in `exercises/phase5/small_loader.py`. Read it first: it has sixty lines. A block holds one word.
 #
-# **Your task.** The answer cell holds `abort` and `loaded` with the bug in them. Repair them, and say which of these sentences is the cause:
+# **Your task.** The answer cell holds `abort` and `loaded` with the bug. Repair them, and choose the sentence that states the cause:
 #
 # 1. `ask` gives bob a block that is still in alice's table.
 # 2. `step` writes the words of one user into the blocks of another one, because it mixes up two transfers that arrive in the same step.
-# 3. `give_back` does not erase a block, so bob reads what alice left in it.
-# 4. A user's blocks are given to others while a transfer still writes into them.
+# 3. `give_back` does not erase a block, so bob reads alice's old words in it.
+# 4. A user's blocks are given to other users while a transfer still writes into them.
 # 5. bob reads before his own transfer has arrived.
 #
-# No block may be lost, either: when all users have gone and all transfers are over, all blocks are free. The next cells show the symptom: run
+# No block may be lost: when all users have ended and all transfers are over, all blocks are free. The next cells show the symptom: run
 # all of them.
 # %%
 from exercises.grading import check, hint
@@ -33,31 +34,31 @@ def symptom(kind: type[SmallLoader]) -> None:
     engine.abort("alice")
     engine.ask("bob", ["a", "king"], steps=1)
     engine.step()
-    print(f"bob's words have come:   blocks {engine.tables['bob']} read as {engine.read('bob')}")
+    print(f"bob's words are loaded:  blocks {engine.tables['bob']} read as {engine.read('bob')}")
     engine.step()
     print(f"one step later:          blocks {engine.tables['bob']} read as {engine.read('bob')}")
     engine.end("bob")
-    print(f"bob has gone:            {len(engine.free)} of 7 blocks are free")
+    print(f"bob has ended:           {len(engine.free)} of 7 blocks are free")
 
 
 # %% tags=["answer"]
 class Loader(SmallLoader):
-    """The small decode side, with what happens at an abort and at an arrival."""
+    """The small decode side, with the methods for an abort and for the end of a transfer."""
 
     def abort(self, user: str) -> None:
-        """A user does not want an answer any more; it has asked, and not ended."""
+        """Cancel the request of a user that has asked and not ended."""
         # BEGIN SOLUTION
         # STUB: self.ready.discard(user)
         # STUB: self.give_back(user)
         self.ready.discard(user)
         if user in self.loading:
-            self.held.add(user)  # the transfer cannot be called back: its blocks have to wait for it
+            self.held.add(user)  # the transfer still writes: keep its blocks until it is over
         else:
             self.give_back(user)
         # END SOLUTION
 
     def loaded(self, user: str) -> None:
-        """The transfer of this user has just arrived."""
+        """Handle the end of this user's transfer."""
         # BEGIN SOLUTION
         # STUB: if user in self.tables:
         # STUB:     self.ready.add(user)
@@ -80,7 +81,8 @@ symptom(Loader)
 # %% tags=["check"]
 check("p5d2_blocks_still_written", Loader, cause)
 # %% [markdown]
-# The first version of vLLM's repair held the blocks of everybody who was aborted in that state. The review found what that loses: if the transfer has
-# arrived and the scheduler has not looked at it yet, no later message will say that it has. The course's own is `RemoteKVs.release` in
-# `phase4_scheduler/features/kv_transfer/scheduler.py`. And a transfer whose end is never reported, because the other side was aborted as well, keeps
-# its blocks for ever: vLLM's issue 46283 (https://github.com/vllm-project/vllm/issues/46283). That is what a lease is for.
+# The first version of vLLM's repair held the blocks of every request that was aborted in that state. The review found a leak: if the transfer has
+# arrived and the scheduler has not yet processed it, no later message arrives. The course's version is `RemoteKVs.release` in
+# `phase4_scheduler/features/kv_transfer/scheduler.py`. If the end of a transfer is never reported, because the other side was aborted as well,
+# its blocks are never freed: vLLM's issue 46283 (https://github.com/vllm-project/vllm/issues/46283). A lease, which ends at a fixed time,
+# prevents this.

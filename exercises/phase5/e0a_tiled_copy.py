@@ -1,27 +1,27 @@
 # %% [markdown]
 # # 5.0a A copy in tiles
 #
-# A kernel runs as a grid of **programs**. Each program asks for its number, and that number says which piece of the work is its own. Here the
-# work is a copy of a matrix, and a piece is a **tile** of TILE x TILE numbers:
+# A kernel runs as a grid of **programs**. Each program reads its number, which selects its part of the work. Here the
+# work is a copy of a matrix, and each part is a **tile** of TILE x TILE numbers:
 #
 #     5 rows, 7 columns, TILE = 4        grid (2, 2)
 #
 #     program (0, 0)   rows 0-3, columns 0-3        program (0, 1)   rows 0-3, columns 4-6
 #     program (1, 0)   row 4, columns 0-3           program (1, 1)   row 4, columns 4-6
 #
-# A tensor arrives as an **address**, the place of its first number. Row `r` and column `c` lie at `r * stride + c`. The **stride** is the distance from
-# one row to the next, and other data may lie between the rows.
+# The kernel gets a tensor as an **address**, that of its first number. The number in row `r` and column `c` is at `r * stride + c`. The **stride** is
+# the distance from one row to the next, and other data may lie between the rows.
 #
-# `tl.arange(0, 4)` is 0, 1, 2, 3, and only lengths that are powers of two exist. So the tiles at the edges are larger than what is left of the
-# matrix, and a **mask** says which places exist: elsewhere `tl.load` reads nothing and `tl.store` writes nothing.
+# `tl.arange(0, 4)` is 0, 1, 2, 3; its length must be a power of two. So the tiles at the edges extend beyond the
+# matrix, and a **mask** marks the existing places: elsewhere `tl.load` reads nothing and `tl.store` writes nothing.
 #
 # | in Triton | means |
 # |---|---|
 # | `tl.program_id(0)` | the program's number along axis 0 of the grid |
 # | `a[:, None] + b[None, :]` | a column plus a row: a table, as in numpy |
-# | `tl.load(x + places, mask=m)`, `tl.store(out + places, tile, mask=m)` | read and write `places` numbers behind an address |
+# | `tl.load(x + places, mask=m)`, `tl.store(out + places, tile, mask=m)` | read and write at the offsets `places` from an address |
 #
-# Write the copy. Read and write only what belongs to the matrices.
+# Write the copy. Read and write only inside the matrices.
 # %%
 import torch
 
@@ -57,8 +57,8 @@ check("p5e0a_tiled_copy", tiled_copy)
 # %% [markdown]
 # ## What the compiler makes of it
 #
-# The check interprets your kernel. Here it is compiled for an H100, which needs no card. A lane loads neighbouring numbers of a row together, at most
-# 16 bytes. Why has the tile of 8 x 8 no such load? And why has none of them one with 1,000 columns in place of 1,024?
+# The check interprets your kernel. This cell compiles it for an H100, without a card. A lane loads neighbouring numbers of a row together, at most
+# 16 bytes. Why does the tile of 8 x 8 have no such load? And why does no tile have one with 1,000 columns instead of 1,024?
 # %% tags=["engine", "compiler"]
 from exercises.phase5.compiled import compile_your_kernel
 

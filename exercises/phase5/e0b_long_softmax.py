@@ -1,28 +1,28 @@
 # %% [markdown]
 # # 5.0b Softmax of a long row
 #
-# A program holds its numbers in registers. A row of 100,000 scores does not fit there, so a program goes over it in tiles. The softmax of a row is
+# A program holds its numbers in registers. A row of 100,000 scores does not fit there, so a program processes it in tiles. The softmax of a row is
 #
 #     exp(x - largest) / total        total = sum of exp(x - largest)
 #
-# The largest number, then the sum, then the results: that reads the row three times, and such a kernel waits for memory most of the time. The **online
-# softmax** finds `largest` and `total` in one pass. If a tile brings a larger number, what was summed so far is measured against the new one:
+# The plain method reads the row three times: for the largest number, for the sum, and for the results. Such a kernel mostly waits for memory. The
+# **online softmax** finds `largest` and `total` in one pass. If a tile has a larger number, the sum so far is rescaled to it:
 #
 #     new     = the larger of `largest` and the largest of the tile        (begin with -infinity)
 #     total   = total * exp(largest - new) + sum of exp(tile - new)        (begin with 0)
 #     largest = new
 #
 # By hand, with TILE = 2 and the row 1, 2, 4: the first tile gives largest = 2, total = exp(-1) + 1 = 1.368. The second gives largest = 4,
-# total = 1.368 x exp(-2) + 1 = 1.185. A second pass writes the results, so every number is read twice. (Attention does not even need that: see 5.1.)
+# total = 1.368 x exp(-2) + 1 = 1.185. A second pass writes the results, so every number is read twice. (Attention needs only one pass: see 5.1.)
 #
 # | in Triton | means |
 # |---|---|
 # | `for first in range(0, columns, TILE):` | a loop, as in Python |
-# | `tl.load(x + places, mask=m, other=0.0)` | where the mask is False, `other` stands in place of what is not read |
-# | `tl.max(tile, axis=0)`, `tl.sum(tile, axis=0)` | of the numbers of a tile |
-# | `tl.maximum(a, b)`, `tl.exp(x)`, `float("-inf")` | the larger one; e to the power of x; -infinity |
+# | `tl.load(x + places, mask=m, other=0.0)` | returns `other` where the mask is False |
+# | `tl.max(tile, axis=0)`, `tl.sum(tile, axis=0)` | over the numbers of a tile |
+# | `tl.maximum(a, b)`, `tl.exp(x)`, `float("-inf")` | the larger number; e to the power of x; -infinity |
 #
-# Places of the last tile behind the row must weigh nothing: which `other` has that effect?
+# Places of the last tile behind the row must get the weight 0: which `other` has that effect?
 # %%
 import torch
 
@@ -58,7 +58,7 @@ check("p5e0b_long_softmax", long_softmax)
 # %% [markdown]
 # ## What the compiler makes of it
 #
-# A tile is held in registers. How do registers and the number of programs that fit on a multiprocessor change with its size?
+# A tile is held in registers. How do the registers, and the number of programs that fit on a multiprocessor, change with the size of the tile?
 # %% tags=["engine", "compiler"]
 from exercises.phase5.compiled import compile_your_kernel
 

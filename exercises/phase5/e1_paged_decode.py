@@ -1,45 +1,45 @@
 # %% [markdown]
 # # 5.1 A kernel of your own: paged decode
 #
-# Attention over blocks, as in exercise 3.6, in the words of Triton: the gathered blocks of 5.0c and the online softmax of 5.0b in one kernel. The
-# grid has a program for each request and each query head. A program takes one query, walks along one block table, and writes one output.
+# Attention over blocks, as in exercise 3.6, in Triton: the scattered blocks of 5.0c and the online softmax of 5.0b in one kernel. The
+# grid has a program for each request and each query head. A program takes one query, goes through one block table, and writes one output.
 #
-# Without a GPU, Triton *interprets* the kernel, line by line on the CPU. With one it is compiled. The text of the kernel is the same. The interpreter
-# is just Python and lets much pass that the compiler would not, so stay with these words:
+# Without a GPU, Triton *interprets* the kernel line by line on the CPU. With a GPU it compiles the same kernel. The interpreter
+# is Python and accepts code that the compiler rejects, so use these functions only:
 #
 # | in Triton | means |
 # |---|---|
 # | `tl.program_id(0)`, `tl.num_programs(0)` | the program's number along axis 0 of the grid, and how many there are |
 # | `tl.arange(0, 8)`, `tl.zeros([8], tl.float32)` | 0, 1, ..., 7; eight zeros: the length is a power of two |
-# | `tl.load(p + places, mask=m, other=0.0)`, `tl.store(p + places, x, mask=m)` | read and write `places` numbers behind the address `p` |
+# | `tl.load(p + places, mask=m, other=0.0)`, `tl.store(p + places, x, mask=m)` | read and write at the offsets `places` from the address `p` |
 # | `x[:, None]`, `x[None, :]` | a column, a row: a column may be the mask of a table |
 # | `tl.sum(x, axis=1)`, `tl.max(x, axis=0)` | along an axis |
-# | `tl.maximum(a, b)`, `tl.exp(x)`, `tl.where(m, a, b)`, `float("-inf")` | number by number; -infinity |
-# | `tl.cdiv(a, b)`, `x.to(tl.float32)`, `x.to(tl.int64)` | a / b, rounded up; other number formats |
+# | `tl.maximum(a, b)`, `tl.exp(x)`, `tl.where(m, a, b)`, `float("-inf")` | element by element; -infinity |
+# | `tl.cdiv(a, b)`, `x.to(tl.float32)`, `x.to(tl.int64)` | a / b, rounded up; conversion to another dtype |
 #
-# **Where a key lies.** `k_cache` is [num_blocks, BLOCK_SIZE, kv_heads, HEAD_DIM]. The key of KV head `h`, of token `t` in physical block `b`, begins at
+# **The address of a key.** `k_cache` is [num_blocks, BLOCK_SIZE, kv_heads, HEAD_DIM]. The key of KV head `h`, of token `t` in physical block `b`, begins at
 #
 #     b * block_stride  +  t * token_stride  +  h * head_stride          and has HEAD_DIM numbers
 #
-# By hand: blocks of 2 tokens, 2 KV heads, head_dim 4, everything close together. Then head_stride is 4, token_stride 8,
-# block_stride 16. Token 1 of block 3, KV head 1: 48 + 8 + 4 = 60. Its key is the numbers 60 to 63.
+# By hand: blocks of 2 tokens, 2 KV heads, head_dim 4, without gaps. Then head_stride is 4, token_stride 8,
+# block_stride 16. For token 1 of block 3, KV head 1: 48 + 8 + 4 = 60. Its key is the numbers 60 to 63.
 #
-# **Shared keys.** GROUP query heads in a row share a KV head: with GROUP = 2, query heads 0 and 1 use KV head 0, and 2 and 3 use KV head 1.
+# **Shared keys.** GROUP consecutive query heads share a KV head: with GROUP = 2, query heads 0 and 1 use KV head 0, and 2 and 3 use KV head 1.
 #
 # **The online softmax**, a block at a time: `scores` is BLOCK_SIZE numbers, and
 #
 #     new    = the larger of `largest` and the largest of the scores         (begin with -infinity)
-#     shrink = exp(largest - new)              what was summed before is measured against the new maximum
+#     shrink = exp(largest - new)              rescales the sums so far to the new maximum
 #     total  = total * shrink + sum of exp(scores - new)
 #     acc    = acc * shrink + sum of exp(scores - new) * values
 #     at the end: acc / total
 #
-# The last block belongs to the request only in part. A place behind its end must weigh nothing: exp(-infinity) is 0. And it must not be
-# *read*: what lies there may be NaN, and 0 x NaN is NaN.
+# The last block may belong to the request only in part. A place behind the end of the request must get the weight 0: exp(-infinity) is 0. And it
+# must not be *read*: it may hold NaN, and 0 x NaN is NaN.
 #
-# Write what is missing: it leaves HEAD_DIM numbers in `result`. Every request has at least one token. `block_tables` and
-# `context_lens` are integers. What stands in a table behind a request's blocks is rubbish. Make a block's number 64-bit before you multiply: in a
-# large cache `b * block_stride` goes beyond 2^31, and then it wraps round silently. (The last test has blocks as far out as that.)
+# Write the missing part: it computes HEAD_DIM numbers, `result`. Every request has at least one token. `block_tables` and
+# `context_lens` are integers. The entries of a table behind a request's blocks are undefined. Convert a block's id to 64 bits before you multiply: in a
+# large cache `b * block_stride` exceeds 2^31, and then it wraps round silently. (The last test has such blocks.)
 # %%
 from exercises.grading import check, hint
 from phase5_real_gpu.kernels.triton_setup import require_triton, tl, triton
@@ -54,7 +54,7 @@ def paged_decode(
     k_cache,  # [num_blocks, BLOCK_SIZE, kv_heads, HEAD_DIM]
     v_cache,  # the same, with the same strides
     block_tables,  # [requests, most blocks]
-    context_lens,  # [requests]: tokens that each query sees
+    context_lens,  # [requests]: tokens that each query attends to
     out,  # [requests, heads, HEAD_DIM]
     scale,  # 1 / sqrt(HEAD_DIM): each score is multiplied by it
     table_stride,  # from one request's row of block_tables to the next
@@ -65,7 +65,7 @@ def paged_decode(
     BLOCK_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
 ):
-    """Attention of one query head of one request. Grid: (requests, heads)."""
+    """Compute attention of one query head of one request. Grid: (requests, heads)."""
     request = tl.program_id(0)
     head = tl.program_id(1)
     row = request * tl.num_programs(1) + head
@@ -79,7 +79,7 @@ def paged_decode(
     acc = tl.zeros([HEAD_DIM], tl.float32)
     for logical in range(tl.cdiv(context_len, BLOCK_SIZE)):
         physical = tl.load(block_tables + request * table_stride + logical)
-        physical = physical.to(tl.int64)  # a place beyond 2^31 has no room in 32 bits
+        physical = physical.to(tl.int64)  # an offset beyond 2^31 does not fit into 32 bits
         is_mine = logical * BLOCK_SIZE + places < context_len
         begins = physical * block_stride + places * token_stride + (head // GROUP) * head_stride
         where = begins[:, None] + dims[None, :]  # [BLOCK_SIZE, HEAD_DIM]
@@ -103,8 +103,8 @@ check("p5e1_paged_decode", paged_decode)
 # %% [markdown]
 # ## Into the engine
 #
-# In the small engine that you build in this course (`lab mine` runs it) every decode step of every layer goes through your kernel. In
-# the interpreter that takes a while, so the answers are short.
+# In the small engine that you build in this course (`lab mine` runs it) your kernel computes every decode step of every layer. The
+# interpreter is slow, so the answers are short.
 # %% tags=["engine"]
 from exercises.phase5.into_engine import kernel_in_the_engine
 
@@ -112,8 +112,8 @@ kernel_in_the_engine(paged_decode)
 # %% [markdown]
 # ## On a GPU
 #
-# The same kernel, compiled. Beside it the first rung of the course's ladder, which is this kernel, and the last, which the engine uses. The
-# floor is the bytes of all keys and values, divided by the bandwidth of your card. What lies between is `decode_ladder.py`.
+# This cell times the compiled kernel, beside the first step of the course's ladder, which is the same kernel, and the last step, which the engine
+# uses. The floor is the bytes of all keys and values, divided by the bandwidth of your card. `decode_ladder.py` shows the steps in between.
 # %% tags=["gpu"]
 from exercises.phase5.on_gpu import time_your_kernel
 

@@ -1,16 +1,16 @@
 # %% [markdown]
 # # 5.2 Merging the splits of a context
 #
-# One user with a long text gives a GPU too little to do: a program for each KV head, and more than a hundred idle multiprocessors. So the context is
-# cut into **parts**, and each part gets a program of its own (**split KV**). A program computes the attention over its own tokens and leaves two
-# results:
+# One user with a long text keeps few multiprocessors of a GPU busy: there is one program per KV head, and more than a hundred multiprocessors are
+# idle. So the context is cut into **parts**, and each part gets its own program (**split KV**). A program computes the attention over its own tokens
+# and stores two results:
 #
 #     out       the attention within the part: head_dim numbers, already divided by the part's sum of weights
-#     log_sum   log( sum over the part's tokens of exp(score) ), one number: how much this part weighs
+#     log_sum   log( sum over the part's tokens of exp(score) ), one number: the logarithm of the part's weight
 #
-# A score may be 1,000, and exp(1000) is larger than any number that a machine can store. Its logarithm is just 1000.
+# The logarithm is stored because a score may be 1,000, and exp(1000) overflows a float.
 #
-# Whole attention is the sum over all tokens of exp(score) x value, divided by the sum of all exp(score). A part's sum of weights is
+# Attention is the sum over all tokens of exp(score) x value, divided by the sum of all exp(score). A part's sum of weights is
 # exp(log_sum), and its share of the first sum is `out` x exp(log_sum).
 #
 # By hand, with head_dim 1: two parts, `out` 10 and 40, `log_sum` log 6 and log 2. Their weights are 6 and 2:
@@ -24,7 +24,7 @@
 # - A short request has **empty parts**. The `out` of an empty part was never written and may be NaN. Its `log_sum` is -infinity (log 0).
 # - All parts may be empty (a row of padding). Then `out` is zeros and `log_sum` is -infinity.
 #
-# In the course this is `merge_kernel` in `phase5_real_gpu/kernels/decode_kernel.py` (with powers of two instead of e).
+# The course's version is `merge_kernel` in `phase5_real_gpu/kernels/decode_kernel.py` (with powers of two instead of e).
 # %%
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ from exercises.grading import check, hint
 
 # %% tags=["answer"]
 def merge(outs: Tensor, log_sums: Tensor) -> tuple[Tensor, Tensor]:
-    """The attention over all parts.
+    """Merge the attention of several parts.
 
     outs: [parts, head_dim], the attention within each part. log_sums: [parts].
     Returns (out [head_dim], log_sum, a tensor of a single number).
@@ -55,8 +55,8 @@ check("p5e2_merge_splits", merge)
 # %% [markdown]
 # ## Into the engine
 #
-# In the small engine that you build in this course (`lab mine` runs it) every context is now cut into parts of 8 tokens, and your
-# function merges them: for every new token, layer and head. The last part of each is empty.
+# The small engine that you build in this course (`lab mine` runs it) now cuts every context into parts of 8 tokens, and your
+# function merges them for every new token, layer and head. The last part of each context is empty.
 # %% tags=["engine"]
 from exercises.phase5.into_engine import merge_in_the_engine
 

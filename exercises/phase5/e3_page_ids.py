@@ -1,13 +1,14 @@
 # %% [markdown]
 # # 5.3 Block ids of a tile, one iteration ahead
 #
-# How many tokens a program fetches at a time (a **tile**: 16, 64, 128) suits the card. How many tokens a block holds (a **page**, as kernels say: 8, 16,
-# 256) suits the memory manager. The two need not be equal. A tile may need several pages, a page may serve several tiles, and a tile may begin in the
-# middle of a page. So each token of the tile finds its own page. The i-th of them is called **lane** i. In a tile that begins at token `first`:
+# A **tile** is the number of tokens that a program fetches at a time (16, 64, 128); the card determines its best size. A **page** is the kernels' name
+# for a block (8, 16, 256 tokens); the memory manager determines its size. The two may differ. A tile may need several pages, a page may serve several
+# tiles, and a tile may begin in the middle of a page. So each token of the tile needs its own page id. The i-th token is called **lane** i. In a tile
+# that begins at token `first`:
 #
 #     token    = first + lane
-#     logical  = token // BLOCK_SIZE        which entry of the block table
-#     offset   = token % BLOCK_SIZE         which place in the page
+#     logical  = token // BLOCK_SIZE        index in the block table
+#     offset   = token % BLOCK_SIZE         place in the page
 #     exists   = token < length             in the last tile some lanes have no token
 #
 # By hand: pages of 4, tiles of 6, 15 tokens. The tile that begins at token 12:
@@ -18,12 +19,12 @@
 #     offset     0   1   2   3   0   1
 #     exists     x   x   x   -   -   -          the table has 4 entries: there is no entry 4!
 #
-# **A round ahead.** The address of a key comes out of the block table, and the table is in slow memory as well. A program that asks for page ids and
-# needs them at once waits, and asks for the keys only then. So the page ids of the *next* tile are loaded while this tile is computed ("hoisted" out of
-# their round):
+# **One iteration ahead.** The address of a key depends on the block table, which is in slow memory as well. A program that loads page ids and
+# uses them at once waits for them, and requests the keys only afterwards. So the program loads the page ids of the *next* tile while it computes this
+# tile ("hoisted" out of their iteration):
 #
 #     load the page ids of tile 0
-#     in each round:  load the page ids of the next tile;  load the keys of this one, with the page ids from before
+#     in each round:  load the page ids of the next tile;  load the keys of this tile, with the page ids loaded before
 #
 # Write the kernel: the scores of one request, for the 16 query heads that share its keys (fewer are padded to 16, the smallest matrix of the tensor
 # cores). `tl.dot(queries, tl.trans(tile), input_precision="ieee")` is [16, TILE]. Load the page ids of each tile once, and keep those of at most two tiles:
@@ -51,7 +52,7 @@ def tile_scores(
     HEAD_DIM: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """All scores of a request. Grid: (1,)."""
+    """Compute all scores of a request. Grid: (1,)."""
     lanes, dims = tl.arange(0, TILE), tl.arange(0, HEAD_DIM)
     heads = tl.arange(0, 16)[:, None]
     queries = tl.load(q + heads * HEAD_DIM + dims[None, :])
@@ -74,8 +75,8 @@ check("p5e3_page_ids", tile_scores)
 # %% [markdown]
 # ## What the compiler makes of it
 #
-# Triton's compiler starts the loads of later rounds early (its **pipeliner**): a **buffer** is a tile of keys that has a place in shared memory before its
-# round. How many buffers does your kernel have? Load the page ids in the round in which they are used, and compile again.
+# Triton's compiler starts the loads of later rounds early (its **pipeliner**): a **buffer** is space in shared memory for a tile of keys of a later
+# round. How many buffers does your kernel have? Then load the page ids in the round that uses them, and compile again.
 # %% tags=["engine", "compiler"]
 from exercises.phase5.compiled import compile_your_kernel
 

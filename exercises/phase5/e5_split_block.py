@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 5.5 A layer of Llama on two devices
 #
-# A model that is too large for one card is cut. With **tensor parallelism** each card (each **rank**) holds a part of every matrix. All ranks compute
-# from the same vectors `x`, and add up what each has found: an **all-reduce**. It is their only communication, and it costs time. A block can be cut so
+# A model that is too large for one card is split. With **tensor parallelism** each card (each **rank**) holds a part of every matrix. All ranks compute
+# from the same vectors `x`, and an **all-reduce** adds up their results. It is their only communication, and it costs time. A block can be cut so
 # that two all-reduces suffice.
 #
 # The block, as one device computes it (`@` with a matrix [out, in] turned: `x @ w.T`):
@@ -21,15 +21,15 @@
 #
 # Write two functions:
 #
-# - `cut` gives a rank its part of a block: 1/ranks of the numbers of each matrix. Norms and biases are small, so every rank may hold them whole.
-# - `run` computes the block on one rank, with its part. All ranks must come to the same result.
+# - `cut` returns a rank's part of a block: 1/ranks of the numbers of each matrix. Norms and biases are small, so every rank may hold them whole.
+# - `run` computes the block on one rank, with its part. All ranks must return the same result.
 #
 # Three questions:
 #
-# - **Heads.** The rows of `q` are heads of `head_dim` numbers, one below the other; so are those of `k` and `v`. With 4 query heads and 2 KV
-#   heads, query heads 0 and 1 share KV head 0, and 2 and 3 share KV head 1: they are a **group**. `attend` knows only the heads that it is given.
-# - **Rows or columns?** What a rank computes in between must be exactly what it needs for the next matrix.
-# - **What is added up?** Each rank has `x` whole, before and after.
+# - **Heads.** The rows of `q`, `k` and `v` form heads of `head_dim` rows each. With 4 query heads and 2 KV
+#   heads, query heads 0 and 1 share KV head 0, and 2 and 3 share KV head 1: they form a **group**. `attend` sees only the heads that you pass to it.
+# - **Rows or columns?** The intermediate results of a rank must be exactly those that it needs for the next matrix.
+# - **What is added up?** Each rank holds `x` whole, before and after the block.
 # %%
 from collections.abc import Callable
 
@@ -42,7 +42,7 @@ from exercises.phase5.ranks import rms_norm
 
 # %% tags=["answer"]
 def cut(block: dict[str, Tensor], head_dim: int, rank: int, ranks: int) -> dict[str, Tensor]:
-    """This rank's part of a block, under the same names.
+    """Return this rank's part of a block, under the same names.
 
     block: attention_norm [d], q [heads * head_dim, d], k, v [kv_heads * head_dim, d], out [d, heads * head_dim], out_bias [d],
     mlp_norm [d], gate, up [d_ff, d], down [d, d_ff], down_bias [d]. `ranks` divides heads, kv_heads and d_ff.
@@ -58,7 +58,7 @@ def cut(block: dict[str, Tensor], head_dim: int, rank: int, ranks: int) -> dict[
 
 
 def run(x: Tensor, mine: dict[str, Tensor], head_dim: int, attend: Callable, all_reduce: Callable) -> Tensor:
-    """The block on one rank. x: [N, d], the same on all ranks. Returns [N, d], the same on all ranks.
+    """Compute the block on one rank. x: [N, d], the same on all ranks. Returns [N, d], the same on all ranks.
 
     attend(q, k, v) -> [N, heads, head_dim], from q [N, heads, head_dim] and k, v [N, kv_heads, head_dim].
     all_reduce(part) -> the sum of all ranks' parts. It waits until every rank has called it.
@@ -77,5 +77,5 @@ def run(x: Tensor, mine: dict[str, Tensor], head_dim: int, attend: Callable, all
 # %% tags=["check"]
 check("p5e5_split_block", cut, run)
 # %% [markdown]
-# In the course this is `phase5_real_gpu/parallel/sharded_model.py`, with processes in the place of threads: `python phase5_real_gpu/tensor_parallel.py`
-# cuts a whole model in this way, and its tokens are those of one device.
+# The course's version is `phase5_real_gpu/parallel/sharded_model.py`, with processes instead of threads: `python phase5_real_gpu/tensor_parallel.py`
+# splits a whole model in this way, and its tokens are those of one device.

@@ -1,21 +1,21 @@
 # %% [markdown]
 # # 5.7 Make it faster
 #
-# This kernel is right, and it is slow. A program serves one KV head of one request. It takes the GROUP query heads that share it one after the other,
-# and for each of them it walks along all keys and values, a token at a time. What makes a decode kernel fast, in this order:
+# This kernel is right, but slow. A program serves one KV head of one request. It processes the GROUP query heads that share this KV head one after the
+# other, and for each of them it reads all keys and values, a token at a time. Three properties make a decode kernel fast, in this order:
 #
-# 1. **Bytes.** Each key and each value should be read once, for all GROUP query heads. Here each is read GROUP times. (The L2 cache may serve the
-#    repeats; it does not hold the keys of a large batch.)
-# 2. **Bytes in flight.** A load takes hundreds of clock cycles, however many numbers it asks for. Here a load asks for one key. A load of a whole block
+# 1. **Bytes.** Each key and each value should be read once for all GROUP query heads. Here each is read GROUP times. (The L2 cache may serve the
+#    repeats, but it does not hold the keys of a large batch.)
+# 2. **Bytes in flight.** A load takes hundreds of clock cycles, whatever its size. Here a load fetches one key. A load of a whole block
 #    makes the program wait BLOCK_SIZE times less often.
-# 3. **Registers.** All that a program holds at the same time takes registers. If it needs too many, fewer programs fit on a multiprocessor, or
+# 3. **Registers.** All numbers that a program holds at the same time take registers. If it needs too many, fewer programs fit on a multiprocessor, or
 #    numbers are moved to memory and back (spills).
 #
-# Change the kernel until `check` finds nothing more: right results, each key and value read once, at most one load of keys per block. GROUP, BLOCK_SIZE
+# Change the kernel until `check` accepts it: right results, each key and value read once, at most one load of keys per block. GROUP, BLOCK_SIZE
 # and HEAD_DIM are powers of two. Arguments, strides and the online softmax are those of 5.1.
 #
-# All heads in one go means one dimension more: `queries[:, None, :]` is [GROUP, 1, HEAD_DIM], `keys[None, :, :]` is [1, BLOCK_SIZE, HEAD_DIM], and the
-# sum of their product over axis 2 is [GROUP, BLOCK_SIZE]: a score for each head and token. `largest` and `total` are then [GROUP], and
+# To process all heads at once, add one dimension: `queries[:, None, :]` is [GROUP, 1, HEAD_DIM], `keys[None, :, :]` is [1, BLOCK_SIZE, HEAD_DIM], and the
+# sum of their product over axis 2 is [GROUP, BLOCK_SIZE]: a score for each head and token. `largest` and `total` are then [GROUP];
 # `tl.full([GROUP], float("-inf"), tl.float32)` makes the first.
 # %%
 from exercises.grading import check, hint
@@ -30,7 +30,7 @@ def group_decode(
     q, k_cache, v_cache, block_tables, context_lens, out, scale, table_stride, block_stride, token_stride, head_stride,
     GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
 ):  # fmt: skip
-    """Attention of the query heads that share a KV head. Grid: (requests, kv_heads)."""
+    """Compute attention of the query heads that share a KV head. Grid: (requests, kv_heads)."""
     request, kv_head = tl.program_id(0), tl.program_id(1)
     first_row = (request * tl.num_programs(1) + kv_head) * GROUP
     context_len = tl.load(context_lens + request)
@@ -79,9 +79,9 @@ check("p5e7_faster_decode", group_decode)
 # %% [markdown]
 # ## The score
 #
-# Your kernel beside the one that you were given, and beside `packed_kernel` of the course's ladder, which multiplies on the tensor cores. Bytes and
-# loads are counted in the interpreter; registers, programs and instructions come from the compiler, for Llama-3 8B's heads in bfloat16 on an H100.
-# Which figure did you improve, and which one is now the worst?
+# The table compares your kernel with the given one and with `packed_kernel` of the course's ladder, which multiplies on the tensor cores. The interpreter
+# counts bytes and loads; the compiler gives registers, programs and instructions, for Llama-3 8B's heads in bfloat16 on an H100.
+# Which figure did you improve, and which figure is now the worst?
 # %% tags=["engine", "compiler"]
 from exercises.phase5.compiled import score_your_kernel
 

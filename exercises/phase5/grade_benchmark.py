@@ -88,7 +88,7 @@ def _ask(
     if got == word:
         return
     if got is None:
-        says = "For this record None came back. Is there a way through without `return`?"
+        says = "For this record the result is None. Does each branch end with `return`?"
         raise NotYet("returns-nothing", says, tried, "None", repr(word))
     if got not in WORDS:
         says = "The answer is one of the words in the table."

@@ -37,7 +37,7 @@ def body_of(kernel: Any) -> types.FunctionType:
             raise NotYet(
                 "no-kernel", f"`{kernel.__name__}` is a plain function. Keep the line `@triton.jit` above it."
             )
-        raise NotYet("no-kernel", f"A kernel is asked for, and this is a {type(kernel).__name__}.")
+        raise NotYet("no-kernel", f"Give a kernel; this is a {type(kernel).__name__}.")
     return body
 
 

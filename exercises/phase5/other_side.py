@@ -1,16 +1,16 @@
-"""A prefill side for exercise 5.6: blocks that can be read, a lease, and a death at a chosen moment. Its clock is its own."""
+"""A prefill side for exercise 5.6: readable blocks, a lease, a failure after a given number of reads, and its own clock."""
 
 
 class OtherSide:
-    """Who has the blocks.
+    """The side that holds the blocks.
 
     Args:
-        blocks: content by number.
-        lease_until: from when on a block may hold what another request has written there.
-        dies_after: so many reads succeed, then it is dead; None: it lives.
+        blocks: block number -> content.
+        lease_until: the time from which on a block may hold data of another request.
+        dies_after: number of reads that succeed before it dies; None: it does not die.
 
     Attributes:
-        log: what was asked of it: ("read", block) and ("done",).
+        log: the calls it received: ("read", block) and ("done",).
     """
 
     def __init__(self, blocks: dict[int, str], lease_until: float, dies_after: int | None = None) -> None:
@@ -18,18 +18,18 @@ class OtherSide:
         self._blocks, self._dies_after, self._now = blocks, dies_after, 0.0
 
     def clock(self) -> float:
-        """Seconds. Only reading takes time here: one second a block."""
+        """Return the time in seconds. Only reading takes time here: one second per block."""
         return self._now
 
     def read(self, block: int) -> str:
-        """What a block holds. Raises ConnectionError if this side is dead."""
+        """Return the content of a block. Raises ConnectionError if this side is dead."""
         self._live()
         self._now += 1.0
         self.log.append(("read", block))
         return self._blocks[block] if self._now < self.lease_until else "words of another request"
 
     def done(self) -> None:
-        """To say that all is read: the blocks may be freed. Raises ConnectionError if this side is dead."""
+        """Receive the message that all blocks are read and may be freed. Raises ConnectionError if this side is dead."""
         self._live()
         self.log.append(("done",))
 

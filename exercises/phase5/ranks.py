@@ -34,7 +34,7 @@ def make_block(d: int, num_heads: int, num_kv_heads: int, d_ff: int, seed: int) 
 
 
 class LeftAlone(Exception):
-    """A rank waited for a sum, and another one never came."""
+    """A rank waited for an all-reduce that another rank never called."""
 
 
 class AllReduce:

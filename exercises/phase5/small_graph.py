@@ -1,6 +1,6 @@
-"""A decode step as a recording, small enough to read: for the debugging lab of phase 5.
+"""A decode step as a recording, small enough to read, for the debugging lab of phase 5.
 
-In place of keys and values, the memory holds the tokens themselves. So one can see who reads what.
+The memory holds the tokens themselves in place of keys and values, so `read` shows which text a user reads.
 """
 
 from collections import deque
@@ -8,17 +8,17 @@ from collections.abc import Callable
 
 import torch
 
-ROWS = 4  # a recorded step has four rows, however many users there are; the others are padding
+ROWS = 4  # a recorded step has four rows, for any number of users; rows without a user are padding
 
 
 class SmallRunner:
     """Blocks, users, and a recorded step.
 
     Attributes:
-        memory: for each slot, the token that lies there. slot = block * block_size + offset.
-        texts, tables: of each user, the tokens and the blocks.
-        free: blocks that no user has. What was freed last is given out first. Block 0 never belongs to a user.
-        tokens, slots: [ROWS], what the recording reads; a slot below 0: this row is not stored.
+        memory: the token in each slot. slot = block * block_size + offset.
+        texts, tables: the tokens and the blocks of each user.
+        free: blocks without a user. The block freed last is taken first. Block 0 never belongs to a user.
+        tokens, slots: [ROWS], the numbers that the recording reads; a slot below 0: this row is not stored.
     """
 
     def __init__(self, num_blocks: int = 6, block_size: int = 4) -> None:
@@ -33,8 +33,8 @@ class SmallRunner:
         self.replay = self.record()
 
     def record(self) -> Callable[[], None]:
-        """Record a step. What comes out knows the *addresses* of three tensors. It repeats the same work on
-        whatever lies there."""
+        """Record a step. The recording stores the *addresses* of three tensors, and repeats the same work on
+        their current content."""
         self.recordings += 1
         self.recorded = tokens, slots, memory = self.tokens, self.slots, self.memory
 
@@ -46,24 +46,24 @@ class SmallRunner:
         return replay
 
     def fill(self, tokens: list[int], slots: list[int]) -> None:
-        """Bring a step's numbers to where the recording reads them. The lab is about this."""
+        """Copy a step's numbers to the tensors that the recording reads. This method is the subject of the lab."""
         raise NotImplementedError
 
     def slot(self, user: str, position: int) -> int:
-        """Where this user's token lies. Takes a block if a new one is needed."""
+        """Return the slot of this user's token. Takes a new block if necessary."""
         table = self.tables[user]
         if position // self.block_size == len(table):
             table.append(self.free.popleft())
         return table[position // self.block_size] * self.block_size + position % self.block_size
 
     def start(self, user: str, prompt: list[int]) -> None:
-        """A user comes. The prompt is computed at once, without the recording."""
+        """Start a user. The prompt is computed at once, without the recording."""
         self.texts[user], self.tables[user] = list(prompt), []
         for position, token in enumerate(prompt):
             self.memory[self.slot(user, position)] = token
 
     def step(self, new: dict[str, int]) -> None:
-        """A decode step: one new token for each of these users, by the recording."""
+        """Run a decode step with the recording: one new token for each of these users."""
         slots = [self.slot(user, len(self.texts[user])) for user in new]
         for user, token in new.items():
             self.texts[user].append(token)
@@ -71,10 +71,10 @@ class SmallRunner:
         self.replay()
 
     def end(self, user: str) -> None:
-        """A user goes. The blocks are free again."""
+        """End a user, and free its blocks."""
         self.free.extendleft(self.tables.pop(user))
         del self.texts[user]
 
     def read(self, user: str) -> list[int]:
-        """What attention would find: the tokens in this user's slots."""
+        """Return the tokens that attention would read: those in this user's slots."""
         return [int(self.memory[self.slot(user, i)]) for i in range(len(self.texts[user]))]

@@ -1,9 +1,9 @@
-"""A decode side for debugging lab 5b: blocks hold a word each, and words come from elsewhere, some steps later.
+"""A decode side for debugging lab 5b. Each block holds one word, and another engine sends the words some steps later.
 
-ask     a user's text has been computed elsewhere: blocks are taken, and a transfer into them begins
-step    transfers go on; one that arrives writes all its words, and `loaded` is called
-read    what a user's blocks hold
-end     a user who has read everything leaves
+ask     takes blocks for a user whose text another engine has computed, and begins a transfer into them
+step    continues all transfers; a transfer that arrives writes all its words, and `loaded` is called
+read    returns the words in a user's blocks
+end     ends a user that has read everything
 """
 
 
@@ -11,11 +11,11 @@ class SmallLoader:
     """Blocks, tables, and the transfers under way.
 
     Attributes:
-        memory: a word for each block; block 0 is never given out.
-        free: blocks that no request has, the one to be taken next first.
+        memory: the word in each block; block 0 is never allocated.
+        free: blocks without a request; the first one is taken next.
         tables: the blocks of each user.
-        loading: for each transfer under way: its user, where it writes, what, and in how many steps.
-        ready: users whose words are here.
+        loading: user of a running transfer -> its target blocks, its words, and the steps until it arrives.
+        ready: users whose words have arrived.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -24,7 +24,7 @@ class SmallLoader:
         self.tables: dict[str, list[int]] = {}
         self.loading: dict[str, tuple[list[int], list[str], int]] = {}
         self.ready: set[str] = set()
-        self.held: set[str] = set()  # for you, if you need it
+        self.held: set[str] = set()  # for your repair, if you need it
 
     def ask(self, user: str, words: list[str], steps: int) -> None:
         blocks = [self.free.pop(0) for _ in words]
@@ -42,7 +42,7 @@ class SmallLoader:
             self.loaded(user)
 
     def give_back(self, user: str) -> None:
-        """A user's blocks are free again."""
+        """Free a user's blocks."""
         self.free = self.tables.pop(user) + self.free
 
     def end(self, user: str) -> None:
@@ -53,9 +53,9 @@ class SmallLoader:
         return [self.memory[block] for block in self.tables[user]]
 
     def abort(self, user: str) -> None:
-        """A user does not want an answer any more; it has asked, and not ended."""
+        """Cancel the request of a user that has asked and not ended."""
         raise NotImplementedError
 
     def loaded(self, user: str) -> None:
-        """The transfer of this user has just arrived."""
+        """Handle the end of this user's transfer."""
         raise NotImplementedError

@@ -5,7 +5,7 @@ notebooks/phaseN_*.ipynb  -> the same with the outputs of a fresh run (--execute
 
 A companion notebook is its own source: change its cells in Jupyter, then run it here.
 
-Byte for byte the same at every run: cells have fixed ids, and nothing of the machine is written.
+The files are the same, byte for byte, at every run: cells have fixed ids, and the files contain nothing of the machine.
 """
 
 import argparse
@@ -32,7 +32,7 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-# Said in the first code cell, and in those with these tags.
+# The first line of the first code cell, and of cells with these tags.
 RUN = {
     "first": "# Run this cell first (Shift+Enter).\n",
     "check": "# Run this cell after each change of your answer.\n",
@@ -45,7 +45,7 @@ REBUILD = "python -m exercises.publishing.build_notebooks"
 
 
 def read_source(path: Path, name: str) -> nbformat.NotebookNode:
-    """A py:percent source as a notebook: of the metadata of a cell only the tags are kept."""
+    """Read a py:percent source as a notebook. Of a cell's metadata only the tags are kept."""
     text = path.read_text(encoding="utf-8")
     nb = jupytext.reads(text, fmt="py:percent")
     nb.metadata = nbformat.from_dict(METADATA)
@@ -60,7 +60,7 @@ def _id(name: str, number: int) -> str:
 
 
 def _metadata(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """The tags of a cell. In JupyterLab the text of `plumbing` is folded, and so is what comes `after-guess`, until it is run."""
+    """Return a cell's tags. JupyterLab folds the text of a `plumbing` cell, and the output of an `after-guess` cell until it runs."""
     tags = list(cell.metadata.get("tags", ()))
     kept: dict[str, Any] = {"tags": tags} if tags else {}
     if "after-guess" in tags and cell.cell_type == "code":
@@ -71,12 +71,12 @@ def _metadata(cell: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 def build_student(path: Path) -> nbformat.NotebookNode:
-    """The notebook that a learner works in."""
+    """Build the notebook for the learner."""
     return _build(path, solved=False)
 
 
 def build_solution(path: Path) -> nbformat.NotebookNode:
-    """The same notebook with the solution in it, and a line at the top that says so."""
+    """Build the notebook with the solution, and a line about it at the top."""
     nb = _build(path, solved=True)
     note = f"*The solution. The exercise itself: `notebooks/exercises/{name_of(path)}.ipynb`.*"
     first = nb.cells[0]
@@ -101,7 +101,7 @@ def _build(path: Path, solved: bool) -> nbformat.NotebookNode:
 
 
 def text_of(nb: nbformat.NotebookNode) -> str:
-    """The file's text. It notes a fingerprint of the cells, to tell later whether a learner has written in them."""
+    """Return the file's text. It contains a fingerprint of the cells, which later shows whether a learner has changed them."""
     nb.metadata["inference_lab"] = {"cells": fingerprint(nb)}
     return nbformat.writes(nb, version=4).rstrip("\n") + "\n"
 
@@ -111,12 +111,12 @@ def fingerprint(nb: nbformat.NotebookNode) -> str:
 
 
 def companions() -> list[Path]:
-    """The notebooks beside the phases."""
+    """Return the companion notebooks of the phases."""
     return [NOTEBOOKS / f"{phase}.ipynb" for phase in SCRIPTS]
 
 
 def renew_pieces(nb: nbformat.NotebookNode) -> None:
-    """Put the modules of today (web/pieces) into a notebook's outputs; data and text stay what the run gave."""
+    """Put the current modules (web/pieces) into a notebook's outputs; data and text of the run stay unchanged."""
     from web.pieces.piece import BLANK, piece_in
 
     for output in (output for cell in nb.cells for output in cell.get("outputs", ())):
@@ -128,7 +128,7 @@ def renew_pieces(nb: nbformat.NotebookNode) -> None:
 
 
 def wanted() -> dict[Path, str]:
-    """What should stand in every generated notebook of the exercises."""
+    """Return the wanted text of every generated notebook of the exercises."""
     texts = {}
     for name in all_names():
         source = source_of(name)
@@ -138,7 +138,7 @@ def wanted() -> dict[Path, str]:
 
 
 def stale() -> dict[Path, str]:
-    """Notebooks that are not what their sources say, with what should stand there; "" for one without a source."""
+    """Return the notebooks that differ from their sources, with the wanted text; "" for a notebook without a source."""
     texts = wanted()
     found = {p: text for p, text in texts.items() if not p.is_file() or p.read_text(encoding="utf-8") != text}
     there = (path for folder in (STUDENT, SOLUTION) for path in folder.glob("p?[ed]*.ipynb"))
@@ -146,20 +146,20 @@ def stale() -> dict[Path, str]:
 
 
 def cells_of(nb: nbformat.NotebookNode) -> list[tuple[str, str, tuple[str, ...]]]:
-    """A notebook without its outputs: kind, text and tags of each cell."""
+    """Return a notebook without its outputs: kind, text and tags of each cell."""
     return [(c.cell_type, c.source, tuple(c.metadata.get("tags", ()))) for c in nb.cells]
 
 
 def written_in(nb: nbformat.NotebookNode) -> bool:
-    """Whether the cells are others than when the notebook was generated. Running them changes nothing here."""
+    """Tell whether the cells have changed since the notebook was generated. Running them does not count."""
     return nb.metadata.get("inference_lab", {}).get("cells") != fingerprint(nb)
 
 
 def has_been_worked_in(path: Path) -> bool:
-    """Whether a learner has written in this notebook, or run cells of an exercise, since it was generated."""
+    """Tell whether a learner has written in this notebook, or run cells of an exercise, since it was generated."""
     try:
         nb = read_notebook(path)
-    except LabError:  # whatever it is, it is not ours
+    except LabError:  # the course did not write this file
         return True
     if written_in(nb):
         return True
@@ -176,7 +176,7 @@ def keep_old(path: Path) -> Path:
     while True:
         backup = path.with_suffix(f".bak-{number}.ipynb")
         try:
-            with backup.open("xb") as file:  # x: never over a notebook that is there
+            with backup.open("xb") as file:  # x: never overwrite a notebook
                 file.write(path.read_bytes())
         except FileExistsError:
             number += 1
@@ -188,7 +188,7 @@ def keep_old(path: Path) -> Path:
 
 
 def execute(path: Path, seconds: int = 120) -> nbformat.NotebookNode:
-    """A companion notebook with the outputs of a fresh run. Cells tagged `gpu` keep theirs where there is none.
+    """Run a companion notebook, and return it with the outputs. Without a GPU, cells tagged `gpu` keep their outputs.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed.
@@ -202,7 +202,7 @@ def execute(path: Path, seconds: int = 120) -> nbformat.NotebookNode:
     for place, cell in enumerate(nb.cells):
         cell.metadata, cell.id = _metadata(cell), _id(path.stem, place)
         if cell.cell_type == "code" and "gpu" not in cell.metadata.get("tags", ()):
-            number += 1  # the same with and without a GPU: 1, 2, ... says that it was not worked in
+            number += 1  # the same with and without a GPU: 1, 2, ... shows that no learner has run cells
             for told in (cell, *(o for o in cell.outputs if o.output_type == "execute_result")):
                 told.execution_count = number
     return nb
@@ -240,7 +240,7 @@ def _write() -> int:
         renew_pieces(nb)
         if (text := text_of(nb)) != path.read_text(encoding="utf-8") and not has_been_worked_in(path):
             write_whole(path, text)
-            print(f"{short(path)} has the pieces of today")
+            print(f"{short(path)} has the current pieces")
     return 0
 
 
@@ -252,14 +252,14 @@ def _execute(paths: Sequence[Path]) -> int:
             print(f"ran {short(path)}")
         except CellExecutionError as error:
             failed += 1
-            print(f"{path.stem}: a cell failed, nothing is written\n{error}", file=sys.stderr)
+            print(f"{path.stem}: a cell failed, the notebook is not written\n{error}", file=sys.stderr)
     return 1 if failed else 0
 
 
 def write(path: Path, text: str) -> None:
-    """Write a notebook. One in which a learner has worked is kept beside it."""
+    """Write a notebook, and keep a copy of the old one if a learner has worked in it."""
     if path.is_file() and has_been_worked_in(path):
-        print(f"{short(path)} has been worked in; the old one is kept as {keep_old(path).name}")
+        print(f"{short(path)} was changed by a learner; the old one is kept as {keep_old(path).name}")
     write_whole(path, text)
 
 

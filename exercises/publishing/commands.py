@@ -25,7 +25,7 @@ NOTEBOOKS = ROOT / "notebooks"
 
 
 def show_progress(console: Console) -> int:
-    """What is solved, tried, and predicted, and what comes next."""
+    """Print the state of the exercises, the score of the guesses, and the next exercise."""
     notes = progress.load()
     table = Table(
         title="Exercises", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
@@ -42,7 +42,7 @@ def show_progress(console: Console) -> int:
         if source.parent != before:
             table.add_section()
         hints = f"{entry['hints']} of 4" if entry["hints"] else ""
-        short_name = name.partition("_")[0]  # the beginning is enough for `lab check`
+        short_name = name.partition("_")[0]  # `lab check` accepts it
         table.add_row(short_name, escape(title_of(source)), level_of(source), state_of(entry), hints)
         before = source.parent
     console.print(table)
@@ -58,12 +58,12 @@ def show_progress(console: Console) -> int:
     else:
         console.print("predictions: none yet. Guess in a notebook, or: lab run kv_cache_lab --predict")
     unsolved = [s for s in sources if not entries[name_of(s)]["solved"]]
-    # One that is begun, then those of the core, each in the order of the course.
+    # First an exercise with tries, then core exercises, then others, each in the order of the course.
     following = min(
         unsolved, key=lambda s: (not entries[name_of(s)]["tries"], level_of(s) != "core"), default=None
     )
     if following is None:
-        console.print("[green]All of them. What is left is the engine itself: change it.[/]")
+        console.print("[green]All exercises are solved. Next, change the engine itself.[/]")
     else:
         suggest_exercise(console, following, entries[name_of(following)])
     return 0
@@ -81,7 +81,7 @@ def suggest_exercise(console: Console, source: Path, entry: dict[str, Any]) -> N
     if (NOTEBOOKS / "exercises" / f"{name}.ipynb").is_file():
         console.print(f"      jupyter lab notebooks/exercises/{name}.ipynb", soft_wrap=True)
     else:
-        console.print(f"      its notebook is not there: lab reset {name}")
+        console.print(f"      its notebook is missing: lab reset {name}")
     if entry["tries"]:
         console.print(f"      last diagnosis: {escape(entry['last'])}")
         console.print(f'      stuck? In the notebook: hint("{name}")')
@@ -91,7 +91,7 @@ def suggest_exercise(console: Console, source: Path, entry: dict[str, Any]) -> N
 
 
 def show_next(console: Console, level: str) -> int:
-    """What comes next on a path, which is the core and one level: of each phase its scripts, then its exercises."""
+    """Print the next step of a path, the core and one level: in each phase first the scripts, then the exercises."""
     path, notes = {"core", level}, progress.load()
     for phase, names in SCRIPTS.items():
         for name, its_level in names.items():
@@ -106,7 +106,7 @@ def show_next(console: Console, level: str) -> int:
                 suggest_exercise(console, source, entry)
                 return 0
     others = " or ".join(f"lab next {other}" for other in LEVELS if other not in path)
-    console.print(f"[green]All of this path is done.[/] Another one: {others}")
+    console.print(f"[green]This path is complete.[/] Another one: {others}")
     return 0
 
 
@@ -119,7 +119,7 @@ def state_of(entry: dict[str, Any]) -> str:
 
 
 def predicted_points() -> tuple[int, int, int]:
-    """(points, the most there could be, reports) over the guesses in outputs/reports, of scripts and notebooks."""
+    """Return (points, possible points, reports) over the guesses of scripts and notebooks in outputs/reports."""
     points = most = reports = 0
     for report in all_predictions()[0]:
         scores = [p.points for p in report if p.points is not None]
@@ -131,8 +131,8 @@ def predicted_points() -> tuple[int, int, int]:
 
 
 def check_notebook(console: Console, word: str) -> int:
-    """Run a notebook from top to bottom in a fresh kernel, and say what came out."""
-    from exercises.publishing import notebook_runs  # which takes a while to load
+    """Run a notebook from top to bottom in a fresh kernel, and print the results."""
+    from exercises.publishing import notebook_runs  # slow to load
 
     path = find_notebook(word)
     try:
@@ -149,14 +149,14 @@ def check_notebook(console: Console, word: str) -> int:
     for cell in cells:
         for text in cell["boxes"]:
             console.print(escape(text), soft_wrap=True)
-    for cell in own[:1]:  # those after it mostly fail because of it
+    for cell in own[:1]:  # later cells mostly fail because of this one
         console.print(f"[red]Code cell {cell['number'] + 1} failed{cell['where']}:[/]")
         for line in [cell["line"]] if cell["line"] else cell["source"].splitlines()[:6]:
             console.print(f"    {escape(line)}", soft_wrap=True)
         console.print(escape(what_failed(cell, notebook_runs.CELL_SECONDS)), soft_wrap=True)
     if len(own) > 1:
         rest = f"{len(own) - 1} later cell{'s' * (len(own) > 2)}"
-        console.print(f"[dim]{rest} failed too: often because of this one.[/]")
+        console.print(f"[dim]{rest} failed too, often because of this one.[/]")
     ran, skipped = (sum(cell["outcome"] == kind for cell in cells) for kind in ("passed", "skipped"))
     counts = {
         f"{ran} of {len(cells)} code cells ran well": True,
@@ -175,7 +175,7 @@ def _many(number: int, one: str, more: str) -> str:
 
 
 def waits(cell: dict[str, Any]) -> bool:
-    """Whether a cell failed only because the answer is not there, or not right, yet."""
+    """Tell whether a cell failed only because the answer is missing or not right yet."""
     if cell["error"] == "NotImplementedError":
         return "your turn" in cell["message"]
     return cell["error"] in ("NotYet", "NotAttempted")
@@ -184,9 +184,9 @@ def waits(cell: dict[str, Any]) -> bool:
 def what_failed(cell: dict[str, Any], seconds: int) -> str:
     message = re.sub(r"\(\d+\.py, (line \d+)\)", r"(\1)", " ".join(cell["message"].split()))
     if cell["error"] == "KernelDied":
-        return "It ended the kernel itself, by os._exit or by a crash. The cells after it could not run."
+        return "The cell ended the kernel, by os._exit or a crash. The cells after it could not run."
     if cell["error"] == "KeyboardInterrupt":
-        return f"It still ran after {seconds} s, so it was stopped. Look for a loop that never ends."
+        return f"The cell was stopped after {seconds} s. Look for a loop that never ends."
     return f"{cell['error']}: {message}" if message else cell["error"]
 
 
@@ -194,7 +194,7 @@ def what_failed(cell: dict[str, Any], seconds: int) -> str:
 
 
 def reset_notebook(console: Console, word: str) -> int:
-    """A fresh exercise notebook; the old one is kept beside it."""
+    """Write a fresh exercise notebook, and keep the old one beside it."""
     from exercises.publishing.build_notebooks import build_student, keep_old, text_of
 
     path = find_notebook(word, must_exist=False)
@@ -217,16 +217,16 @@ def reset_notebook(console: Console, word: str) -> int:
 
 
 def find_notebook(word: str, must_exist: bool = True) -> Path:
-    """A notebook from a path, its name (p1e1_pairs), its number (1.1 or p1e1), or the beginning of its name.
+    """Find a notebook by a path, its name (p1e1_pairs), its number (1.1 or p1e1), or the beginning of its name.
 
     Raises:
-        LabError: there is none, or several.
+        LabError: no notebook fits, or several do.
     """
     path = Path(word)
     if path.suffix == ".ipynb" and path.is_file():
         return path.resolve()
     if path.suffix not in ("", ".ipynb") and not re.fullmatch(r"\d\.\d+[a-z]?", word):
-        raise LabError(f"a notebook ends in .ipynb, and this does not: {word}")
+        raise LabError(f"{word} is no notebook: its name must end in .ipynb")
     stem = path.stem if path.suffix == ".ipynb" else word
     here = {p.stem: p for p in NOTEBOOKS.glob("*.ipynb")}
     here |= {name: NOTEBOOKS / "exercises" / f"{name}.ipynb" for name in all_names()}
@@ -234,7 +234,7 @@ def find_notebook(word: str, must_exist: bool = True) -> Path:
     if len(path.parts) > 1 and ROOT / path != found:
         raise LabError(f"there is no notebook {word}")
     if must_exist and not found.is_file():
-        raise LabError(f"{short(found)} is not there: `lab reset {found.stem}` writes it")
+        raise LabError(f"{short(found)} is missing: `lab reset {found.stem}` writes it")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Run a notebook in a fresh kernel, and say what came out of each cell."""
+"""Runs a notebook in a fresh kernel, and reports the result of each cell."""
 
 import os
 import re
@@ -19,29 +19,32 @@ NEEDS_GPU = "this cell needs a GPU"
 
 
 def read_notebook(path: Path) -> nbformat.NotebookNode:
-    """
+    """Read a notebook.
+
     Raises:
-        LabError: it is no notebook.
+        LabError: the file is no notebook.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a cell without an id is no trouble
+            warnings.simplefilter("ignore")  # a cell without an id is harmless
             nb = nbformat.read(path, as_version=4)
             nbformat.validate(nb)
     except OSError as error:
         raise LabError(f"{short(path)} cannot be read ({error.strerror})") from None
-    except Exception as error:  # whatever is wrong with it: Jupyter could not open it either
+    except Exception as error:  # Jupyter cannot open the file either
         why = " ".join(str(error).split())[:120]
         raise LabError(f"{short(path)} is not a notebook ({type(error).__name__}: {why})") from None
     return nb
 
 
 class Client(NotebookClient):
-    """Runs a notebook in a folder; the kernel finds the course. Cells tagged `gpu` are left out where there is none."""
+    """Runs a notebook in a folder, with the course on the kernel's path. Without a GPU it skips cells tagged `gpu`."""
 
     def __init__(self, nb: nbformat.NotebookNode, folder: Path, seconds: float, **settings: Any) -> None:
         settings |= dict(timeout=seconds, kernel_name="python3", record_timing=False)
-        settings |= dict(extra_arguments=["--log-level=ERROR"])  # else the kernel warns of its own sockets
+        settings |= dict(
+            extra_arguments=["--log-level=ERROR"]
+        )  # otherwise the kernel warns about its own sockets
         super().__init__(nb, resources={"metadata": {"path": str(folder)}}, **settings)
         self.begun = -1  # the number of the cell that was begun last
 
@@ -54,7 +57,9 @@ class Client(NotebookClient):
     def run(self) -> None:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         env = os.environ | {"PYTHONPATH": path}
-        env.pop("JPY_SESSION_NAME", None)  # of a notebook that started this: the pieces would come out alive
+        env.pop(
+            "JPY_SESSION_NAME", None
+        )  # set by a notebook that runs this: the pieces would expect a live kernel
         self.execute(env=env)
 
 
@@ -63,10 +68,10 @@ def needs_gpu(cell: nbformat.NotebookNode) -> bool:
 
 
 def run_notebook(path: Path, cell_seconds: float = CELL_SECONDS) -> list[dict[str, Any]]:
-    """What came out of each code cell. A cell that takes too long is interrupted; after one that fails the next is run.
+    """Run a notebook and return the result of each code cell. A slow cell is interrupted; after a failed cell the next one runs.
 
     Raises:
-        LabError: it is no notebook.
+        LabError: the file is no notebook.
     """
     nb = read_notebook(path)
     for cell in nb.cells:
@@ -83,10 +88,12 @@ def run_notebook(path: Path, cell_seconds: float = CELL_SECONDS) -> list[dict[st
 
 
 def _told(number: int, cell: nbformat.NotebookNode, after_death: int) -> dict[str, Any]:
-    """What a cell did, in plain values. after_death: how many cells after the one that ended the kernel; below 0: before it."""
+    """Return the result of a cell in plain values. after_death: its distance behind the cell that ended the kernel; below 0: before it."""
     error = next((o for o in cell.outputs if o.output_type == "error"), None)
     traceback = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(error.traceback)) if error else ""
-    arrow = re.search(r"^-+> (\d+) (.*)$", traceback, re.MULTILINE)  # in the cell: what it calls comes below
+    arrow = re.search(
+        r"^-+> (\d+) (.*)$", traceback, re.MULTILINE
+    )  # the line of the cell; called functions follow
     shown = [output.data for output in cell.outputs if "data" in output]
     failed = error is not None or after_death >= 0
     return {

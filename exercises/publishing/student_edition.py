@@ -1,7 +1,7 @@
-"""`make student`: the course without the solutions, in a new folder, to be given to a class.
+"""`make student`: writes the course without the solutions to a new folder, for a class.
 
-Left out: the solved notebooks, the solutions in the sources of the exercises (so the fourth hint says to ask), and the tests with their
-right and wrong answers. What remains can be found by a determined learner: the course's own parts, and the solutions (one
+It leaves out the solved notebooks, the solutions in the sources of the exercises (so the fourth hint says to ask), and the tests with
+right and wrong answers. A determined learner can still find the course's own parts, and the solutions (one
 compressed file) that graders compare with and `my_engine` runs.
 """
 
@@ -20,19 +20,21 @@ LEFT_OUT = "tests/exercises/"
 
 
 def write_edition(folder: Path) -> int:
-    """Copy what git knows of the course; stubs in the place of solutions.
+    """Copy the files that git lists, with stubs in place of solutions.
 
     Returns:
-        How many files were written.
+        The number of written files.
 
     Raises:
-        LabError: the folder is there already, or this is no checkout.
+        LabError: the folder exists, or this is no git checkout.
     """
     if folder.exists():
-        raise LabError(f"{folder} is there already: name a new folder")
+        raise LabError(f"{folder} exists already: name a new folder")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
-        raise LabError("only a checkout of git has a list of the course's files: git clone it")
+        raise LabError(
+            "the list of files comes from git, and this folder is no git checkout: clone the course with git"
+        )
     solved = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("notebooks/solutions/*.ipynb")}
     names = [name for name in listed.stdout.split("\0") if name and name not in solved]
     kept = [name for name in names if not name.startswith(LEFT_OUT) and (ROOT / name).is_file()]

@@ -83,7 +83,7 @@ class Guesses:
             facts: figures that its text asks for.
 
         Raises:
-            WrongGuess: a guess of the wrong kind, such as a word where a number is asked for.
+            WrongGuess: a guess of the wrong kind, such as a word in place of a number.
         """
         text, why, unit = QUESTIONS.get(self.notebook, {}).get(question, Question(question, ""))
         question, why = text.format(**facts), why.format(**facts)
@@ -132,7 +132,7 @@ class Guesses:
 def _same_kind(guess: Any, measured: Any) -> Any:
     """A guess as the kind of thing that was measured; "7", "yes" and [1, 2] may be given as they are."""
     if isinstance(guess, (list, tuple)) and not isinstance(measured, (list, tuple)):
-        raise WrongGuess(f"one value is asked for, and {guess!r} is a {type(guess).__name__}")
+        raise WrongGuess(f"give one value; {guess!r} is a {type(guess).__name__}")
     try:
         return parse_guess(
             " ".join(map(str, guess)) if isinstance(guess, (list, tuple)) else str(guess), measured

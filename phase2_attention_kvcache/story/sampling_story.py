@@ -116,16 +116,16 @@ def draw_distributions(
     before, least, most = raw[tokens[0]].item(), min(likeliest), max(likeliest)
     fig, axes = new_figure(
         f"The most probable token has {before:.0%}; the settings give it {least:.0%} to {most:.0%}",
-        f"The {len(tokens)} most probable of {len(raw):,} tokens. Grey: the model's probabilities. Blue: after the setting.",
+        f"The {len(tokens)} most probable of {len(raw):,} tokens. Grey: the model's probabilities. Blue: with the setting.",
         panels=len(shown),
-        size=(14, 4.6),
+        size=(9.6, 4.4),  # narrow, so that the letters are large enough on a phone
     )
     rows, names = range(len(tokens)), [writer.name(i) for i in tokens]
     for axis, (name, p) in zip(axes, shown.items(), strict=True):
         axis.barh(rows, [100 * raw[i].item() for i in tokens], color=GREY, alpha=0.55, height=0.8)
         axis.barh(rows, [100 * p[i].item() for i in tokens], color=BLUE, height=0.4)
         rest = 100 * (1 - p[list(tokens)].sum().item())
-        axis.set_title(f"{name}\n(all other tokens: {max(rest, 0):.0f}%)", fontsize=10)
+        axis.set_title(f"{name}\n(others: {max(rest, 0):.0f}%)", fontsize=11)
         axis.set_yticks(rows, names if axis is axes[0] else [""] * len(names))
         axis.set(xlim=(0, 105 * most), xlabel="probability, %")
         axis.invert_yaxis()

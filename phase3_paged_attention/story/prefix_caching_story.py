@@ -200,7 +200,7 @@ def draw_ttft(shares: Sequence[float], ratios: Sequence[float], at: float, n: in
     ax.plot(100 * np.array(shares), ratios, marker="o", color=BLUE, label="measured TTFT")
     ax.plot([0, 100 * at, 100 * at], [ratio, ratio, 0], color=ORANGE, linewidth=1.2, linestyle=":")
     ax.annotate(
-        f"the source's {SOURCE_COLD} -> {SOURCE_WARM} ms:\na prompt shared to {100 * at:.0f}%", (100 * at, ratio),
+        f"Raghavan's {SOURCE_COLD} -> {SOURCE_WARM} ms:\na prompt shared to {100 * at:.0f}%", (100 * at, ratio),
         xytext=(14, 22), textcoords="offset points", color=ORANGE,
         arrowprops=dict(arrowstyle="-", color=ORANGE, linewidth=1),
     )  # fmt: skip

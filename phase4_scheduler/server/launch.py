@@ -1,4 +1,4 @@
-"""From options to a server that runs: the socket, the two processes, and their end."""
+"""Starts the server from its options: the socket, the two processes, and their end."""
 
 import asyncio
 import gc
@@ -23,13 +23,13 @@ from phase4_scheduler.assembly import load_tokenizer
 from phase4_scheduler.server.app import Server, create_app
 from phase4_scheduler.server.async_engine import AsyncEngine
 
-try:  # as in vLLM: an event loop in C. With 64 users of a small model, the server keeps 70% of its speed instead of 63%
+try:  # as in vLLM: an event loop in C. With 64 users of a small model, the server reaches 70% of the engine's speed, not 63%
     from uvloop import new_event_loop
-except ImportError:  # there is none for Windows
+except ImportError:  # uvloop does not exist for Windows
     from asyncio import new_event_loop
 
 
-TO_SAY_GOODBYE = 2  # seconds, at most
+ERRORS_SENT = 2  # seconds in which the last error messages are sent, at most
 
 
 class WebServer(uvicorn.Server):
@@ -40,18 +40,18 @@ class WebServer(uvicorn.Server):
         self.engine = engine
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        wait = f"answers under way have {self.config.timeout_graceful_shutdown:g} s to end"
+        wait = f"running answers have {self.config.timeout_graceful_shutdown:g} s to end"
         logging.getLogger(__name__).warning(
-            "%s: no more requests are taken, %s", signal.Signals(sig).name, wait
+            "%s: the server accepts no more requests, %s", signal.Signals(sig).name, wait
         )
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.engine.end_watches()
-        # When the time of the answers under way is over, they end with an error, and that needs a moment to be sent.
+        # After the timeout, running answers end with an error, which takes some time to be sent.
         loop, patience = asyncio.get_running_loop(), self.config.timeout_graceful_shutdown
         loop.call_later(patience, self.engine.end_streams)
-        self.config.timeout_graceful_shutdown = patience + TO_SAY_GOODBYE
+        self.config.timeout_graceful_shutdown = patience + ERRORS_SENT
         await super().shutdown(sockets)
 
 
@@ -63,15 +63,15 @@ def make_server(
     tool_call_parser: str | None = None,
     **options: Any,
 ) -> Server:
-    """A server whose engine has not been started yet.
+    """Make a server whose engine has not been started yet.
 
     Args:
-        replicas: engines; more than one run on Ray, and `router` chooses one for each request (`ray_fleet.py`).
+        replicas: number of engines; several run on Ray, and `router` chooses one for each request (`ray_fleet.py`).
         tool_call_parser: see `Server`. options: of `AsyncEngine`, and fields of `EngineConfig`.
 
     Raises:
-        LabError: no such model, or one without a tokenizer; no Ray for replicas, or their steps to be recorded. ValueError:
-            files that cannot be used.
+        LabError: the model is unknown or has no tokenizer; Ray is not installed; record_steps is set for several replicas.
+        ValueError: the model's files cannot be used.
     """
     if options.get("record_steps") and replicas > 1:
         raise LabError("--enable-step-events shows the steps of one engine: leave out --replicas")
@@ -85,7 +85,7 @@ def make_server(
 
 
 def find_fleet() -> Callable:
-    """`RayFleet`. Imported only where it is asked for: Ray takes a second.
+    """Import `RayFleet`, only for --replicas, because importing Ray takes a second.
 
     Raises:
         LabError: Ray is not installed.
@@ -93,24 +93,24 @@ def find_fleet() -> Callable:
     try:
         from phase4_scheduler.server.ray_fleet import RayFleet
     except ImportError:
-        raise LabError("--replicas needs Ray, and it is not installed: pip install ray==2.60.0") from None
+        raise LabError("--replicas needs Ray, which is not installed: pip install ray==2.60.0") from None
     return RayFleet
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens.
+    """Open a listening socket.
 
     Raises:
-        LabError: the port is in use, or the host is not this machine's.
+        LabError: the port is in use, or the host is not an address of this machine.
     """
     try:
         listening = socket.create_server((host, port), reuse_port=False, backlog=2048)
     except (OSError, OverflowError) as error:
         raise LabError(
-            f"{host}:{port} cannot be listened on ({error}): choose another --port or --host"
+            f"the server cannot listen on {host}:{port} ({error}): choose another --port or --host"
         ) from None
-    # Its connections inherit this. Without it the system holds a small piece back until the client has confirmed the
-    # one before, and a client takes up to 40 ms over that: a token would wait for it.
+    # Connections inherit this option. Without it the system holds a small packet back until the client has acknowledged the
+    # previous one, which can take 40 ms per token.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
@@ -125,16 +125,17 @@ def run_server(
     allowed_origins: Sequence[str] = (),
     allowed_hosts: Sequence[str] = (),
 ) -> None:
-    """Serve until SIGINT or SIGTERM. Then requests under way have `shutdown_timeout` seconds to end.
+    """Serve until SIGINT or SIGTERM. Then running requests have `shutdown_timeout` seconds to end.
 
     Args:
         on_ready: called with the server's address when the engine has started.
         middleware: import paths of ASGI middleware; the last one is the outermost.
         allowed_origins: see `create_app`.
-        allowed_hosts: the same, and the address it listens on; none given: every name, unless only this machine can connect.
+        allowed_hosts: see `create_app`; the address that the server listens on is added. If empty, every name is allowed,
+            unless only this machine can connect.
 
     Raises:
-        ValueError, LabError: what the engine could not be started with.
+        ValueError, LabError: the engine cannot be started.
     """
 
     around = [find_middleware(path) for path in middleware]
@@ -146,11 +147,11 @@ def run_server(
     async def serve() -> None:
         try:
             await server.engine.start()
-            # Python looks for garbage now and then, and all clients wait: 0.2 s, with torch loaded. What is there now
-            # stays for ever, so it need not look there.
+            # A run of Python's garbage collector stops all requests, for 0.2 s with torch loaded. The current objects
+            # stay until the end, so the collector may skip them.
             gc.collect()
             gc.freeze()
-            sys.setswitchinterval(0.0005)  # a thread that tokenises lets the others on after half a ms
+            sys.setswitchinterval(0.0005)  # a thread that tokenizes yields to the others after 0.5 ms
             app = create_app(server, api_key, allowed_origins, allowed_hosts)
             for wrap in around:
                 app = wrap(app)
@@ -161,7 +162,7 @@ def run_server(
             web = WebServer(config, server.engine)
             on_ready(f"http://{host}:{port}")
             await web.serve(sockets=[listening])
-        finally:  # also when a signal comes while the engine starts
+        finally:  # also if a signal arrives while the engine starts
             server.engine.stop()
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -169,10 +170,10 @@ def run_server(
 
 
 def find_middleware(path: str) -> Callable:
-    """A class by its import path, such as package.module.Class.
+    """Find a class by its import path, such as package.module.Class.
 
     Raises:
-        LabError: there is none.
+        LabError: the class does not exist.
     """
     module, _, name = path.rpartition(".")
     try:

@@ -170,7 +170,7 @@ def draw_load(points: Sequence[LoadPoint], bins: Bins, alarm: float | None, serv
         else "TTFT p95 does not double at any of these loads",
         server,
         panels=3,
-        size=(14.2, 4.6),
+        size=(9.8, 4.2),  # narrow, so that the letters are large enough on a phone
     )
     rate = [p.rate for p in points]
     for name, rank, colour, marker in (
@@ -184,12 +184,16 @@ def draw_load(points: Sequence[LoadPoint], bins: Bins, alarm: float | None, serv
     plain_numbers(left, "y")
     left.legend(loc="upper left")
 
-    middle.plot(rate, [p.usage for p in points], marker="o", color=PURPLE, label="mean KV usage, 0 to 1")
+    middle.plot(rate, [p.usage for p in points], marker="o", color=PURPLE, label="mean KV usage")
     middle.plot(
-        rate, [p.preemptions / 100 for p in points], marker="s", color=ORANGE, label="preemptions per request"
+        rate,
+        [p.preemptions / 100 for p in points],
+        marker="s",
+        color=ORANGE,
+        label="preemptions per\nrequest",
     )
     middle.set(
-        xlabel="requests per second", ylabel="share, or number per request", ylim=(0, None), xlim=(0, None)
+        xlabel="requests per second", ylabel="share, or number per request", ylim=(0, 1.3), xlim=(0, None)
     )
     middle.legend(loc="upper left")
 
@@ -199,8 +203,8 @@ def draw_load(points: Sequence[LoadPoint], bins: Bins, alarm: float | None, serv
     right.scatter([u + 0.025 for u in usage], ttft, color=[RED if h else BLUE for h in high], zorder=3)
     right.axvline(0.9, color=INK, linestyle="--", linewidth=1.2)
     at_top = right.get_xaxis_transform()  # x in data, y as a share of the axes
-    right.text(0.89, 0.99, "limit of an article: 0.9", transform=at_top, ha="right", va="top")
-    right.set(xlabel="KV usage at the moment of arrival", ylabel="TTFT p95, s", yscale="log", xlim=(0, 1))
+    right.text(0.87, 0.99, "Raghavan's\nlimit: 0.9", transform=at_top, ha="right", va="top")
+    right.set(xlabel="KV usage at arrival", ylabel="TTFT p95, s", yscale="log", xlim=(0, 1))
     plain_numbers(right, "y")
     return fig
 

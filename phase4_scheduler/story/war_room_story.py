@@ -1,4 +1,4 @@
-"""How war_room.py tells a night: the dashboard, the questions, the answer, what speaks against the others."""
+"""The output of war_room.py: the dashboard, the questions, the answer, and the check that excludes each other cause."""
 
 import math
 import random
@@ -12,10 +12,10 @@ from phase4_scheduler.server.drills import (
     QUERIES,
     Check,
     Drill,
+    DrillRun,
     Fault,
     Findings,
     Moments,
-    Night,
     Stage,
     investigate,
     query,
@@ -33,21 +33,21 @@ the runbook's A(x)          is no function: write rate(vllm:x_sum[12s]) / rate(v
 unknown here                deriv and the rest of PromQL"""
 
 
-def list_nights(lab: Lab) -> None:
+def list_drills(lab: Lab) -> None:
     points: dict[str, list[int]] = {}
     for p in lab.keep_earlier():
         if p.points is not None:
             points.setdefault(p.claim, []).append(p.points)
     lab.table(
-        "The nights",
-        ["night", "question", "causes to choose from", "faults", "played", "points"],
+        "The drills",
+        ["drill", "question", "causes to choose from", "faults", "played", "points"],
         [
             [drill.number, drill.question, len(drill.causes), len(drill.faults),
              len(points.get(claim_of(drill), [])), sum(points.get(claim_of(drill), []))]
             for drill in DRILLS.values()
         ],
-        note="You are on call with --drill N --seed S --predict. Each seed draws one of the night's faults, which the server really "
-        "has then, and counts up to 3 points. The other causes are only plausible.",
+        note="You are on call with --drill N --seed S --predict. Each seed selects one of the drill's faults, which is put into the "
+        "server. A right answer counts 3 points. The other causes are only plausible.",
     )  # fmt: skip
 
 
@@ -60,53 +60,53 @@ def draw_fault(drill: Drill, seed: int, faults: dict[str, Fault] | None = None) 
     return random.Random(f"{drill.number} {seed}").choice(sorted(faults or drill.faults))
 
 
-def play_night(lab: Lab, number: int | None) -> None:
+def play_drill(lab: Lab, number: int | None) -> None:
     drill = DRILLS[number or (5 if lab.quick else 1)]
     window = QUICK_WINDOW if lab.quick else WINDOW
     # What is deployed needs a second server, which takes its time to start.
     quick = {name: fault for name, fault in drill.faults.items() if not fault.options}
     fault = draw_fault(drill, lab.seed, quick if lab.quick else None)
     lab.keep_earlier(but=(claim_of(drill), question_of(lab, drill)))
-    lab.title(f"Night {drill.number}: {drill.question}")
+    lab.title(f"Drill {drill.number}: {drill.question}")
     lab.say(f"The pager: {drill.pager}")
     with Stage(drill, fault, lab.seed, window) as stage:
         stage.be_healthy()
         stage.break_down()
-        night = stage.night
-        show_dashboard(lab, night)
+        run = stage.run
+        show_dashboard(lab, run)
         if lab.args.predict:
             ask_in_promql(lab, stage)
-        findings = investigate(drill.alarms, drill.causes, night.moments)
+        findings = investigate(drill.alarms, drill.causes, run.moments)
         lab.predict(
             claim=claim_of(drill),
             question=question_of(lab, drill),
             predicted=findings.verdict,
-            measured=night.cause,
+            measured=run.cause,
             kind="timing",
             choices=[cause.name for cause in drill.causes],
-            note="Predicted: what the rules below make of the metrics. Measured: "
-            + ("what the clients' clocks say." if stage.fault.measured else "the fault that was put in."),
+            note="Predicted: the result of the rules below. Measured: "
+            + ("the clients' clocks." if stage.fault.measured else "the fault that was put in."),
         )
-        explain(lab, night, findings)
+        explain(lab, run, findings)
         if not lab.quick:
             stage.recover()
-            show_recovery(lab, night)
-    lab.record(drill=drill.number, cause=night.cause, verdict=findings.verdict, window_seconds=window)
+            show_recovery(lab, run)
+    lab.record(drill=drill.number, cause=run.cause, verdict=findings.verdict, window_seconds=window)
 
 
 def question_of(lab: Lab, drill: Drill) -> str:
-    return f"night {drill.number}, seed {lab.seed}: the cause ({', '.join(c.name for c in drill.causes)})"
+    return f"drill {drill.number}, seed {lab.seed}: the cause ({', '.join(c.name for c in drill.causes)})"
 
 
-def show_dashboard(lab: Lab, night: Night) -> None:
-    drill, moments = night.drill, night.moments
+def show_dashboard(lab: Lab, run: DrillRun) -> None:
+    drill, moments = run.drill, run.moments
     lab.table(
-        f"The dashboard: {night.window} seconds before, {night.window} seconds now",
+        f"The dashboard: {run.window} seconds before, {run.window} seconds now",
         ["figure", "before", "now"],
         [[title, shown(moments.then(text)), shown(moments.now(text))] for title, text in drill.watch.items()],
-        note="Means are sum / count of a histogram: their parts add up. (Quantiles of the queue and prefill times would say nothing here: their first bucket ends at 0.3 s.)",
+        note="Means are sum / count of a histogram, so the means of the parts add up. (Quantiles of the queue and prefill times are useless here: their first bucket ends at 0.3 s.)",
     )
-    lab.figure(draw_night(night), f"war_room_{drill.number}")
+    lab.figure(draw_run(run), f"war_room_{drill.number}")
     lab.table("The possible causes", ["cause", ""], [[cause.name, cause.says] for cause in drill.causes])
 
 
@@ -116,12 +116,12 @@ def shown(value: float) -> str:
 
 def ask_in_promql(lab: Lab, stage: Stage) -> None:
     """Queries that the learner types, on what has been scraped so far."""
-    night = stage.night
-    lab.say(f"""Ask the metrics, in PromQL. A minute of this night lasts {night.window} s, so [1m] means [{night.window}s] here. A longer
-        range would mix before and now. Each result is shown before and now. `help` lists the functions that are
-        known here. An empty line goes on to your answer.""")
-    first = next(iter(night.drill.watch.values()))
-    lab.show(f"for example: {night.moments.text(first)}")
+    run = stage.run
+    lab.say(f"""Query the metrics in PromQL. A minute of this drill lasts {run.window} s, so [1m] means [{run.window}s] here. A longer
+        range would mix the healthy window with the faulty one. Each query returns its value before the fault and now. `help` lists
+        the functions. An empty line continues with your answer.""")
+    first = next(iter(run.drill.watch.values()))
+    lab.show(f"for example: {run.moments.text(first)}")
     while True:
         try:
             text = input("  PromQL> ").strip()
@@ -129,18 +129,18 @@ def ask_in_promql(lab: Lab, stage: Stage) -> None:
             return
         if not text:
             return
-        if text.lower() in [cause.name for cause in night.drill.causes]:
-            lab.show("That is a cause, and no query: an empty line goes on to your answer.")
+        if text.lower() in [cause.name for cause in run.drill.causes]:
+            lab.show("That is a cause, not a query: an empty line continues with your answer.")
             continue
         if text == "help":
             lab.show(KNOWN)
             continue
-        text = night.moments.text(text)
-        if any(seconds > night.window for seconds in ranges_of(text)):
-            lab.show(f"a range above {night.window} s mixes before and now: use [1m]")
+        text = run.moments.text(text)
+        if any(seconds > run.window for seconds in ranges_of(text)):
+            lab.show(f"a range above {run.window} s mixes before and now: use [1m]")
             continue
         try:
-            before, now = (as_lines(query(night.recording, text, at)) for at in (night.healthy, night.faulty))
+            before, now = (as_lines(query(run.recording, text, at)) for at in (run.healthy, run.faulty))
         except ValueError as error:
             lab.show(str(error))
         else:
@@ -165,10 +165,10 @@ def as_lines(result: float | dict) -> str:
     return ("\n" + " " * 8).join(lines) or "empty: no series fits"
 
 
-def explain(lab: Lab, night: Night, findings: Findings) -> None:
-    """Why not the others: for each cause the check that speaks against it, with its value."""
-    drill, moments = night.drill, night.moments
-    lab.say(f"It was: {drill.cause(night.cause).says} Remedy: {drill.cause(night.cause).remedy}")
+def explain(lab: Lab, run: DrillRun, findings: Findings) -> None:
+    """For each cause the check that excludes it, with its value."""
+    drill, moments = run.drill, run.moments
+    lab.say(f"It was: {drill.cause(run.cause).says} Remedy: {drill.cause(run.cause).remedy}")
     rows = []
     for cause in drill.causes:
         against = findings.refuted.get(cause.name)
@@ -197,30 +197,29 @@ def found_and_wanted(check: Check, moments: Moments) -> tuple[str, str]:
     return rounded + unit, f"{check.op} {check.bound:g}{unit}{margin}"
 
 
-def show_recovery(lab: Lab, night: Night) -> None:
-    figure, back = night.drill.figure, night.back_to_normal
-    title = next(title for title, query in night.drill.watch.items() if query == figure)
+def show_recovery(lab: Lab, run: DrillRun) -> None:
+    figure, back = run.drill.figure, run.back_to_normal
+    title = next(title for title, query in run.drill.watch.items() if query == figure)
     lab.table(
         "The fault is removed",
-        [f"the figure of the night, over {night.window} seconds", title, "x of before"],
+        [f"the figure of the drill, over {run.window} seconds", title, "x of before"],
         [
-            ["before", shown(night.moments.then(figure)), 1.0],
-            ["with the fault", shown(night.moments.now(figure)), night.moments.ratio(figure)],
+            ["before", shown(run.moments.then(figure)), 1.0],
+            ["with the fault", shown(run.moments.now(figure)), run.moments.ratio(figure)],
             ["without it", shown(back.now(figure)), back.ratio(figure)],
         ],
     )
     if not 1 / BACK <= back.ratio(figure) <= BACK:
-        lab.say(f"""The figure is not back where it was: it is {back.ratio(figure):.2f} times what it was before the fault. So do not
-            trust this night yet: {night.window} seconds are short, and something else may have computed on this machine. Play
-            it once more.""")
-    lab.record(during=night.moments.ratio(figure), recovered=back.ratio(figure))
+        lab.say(f"""The figure is not back where it was: it is {back.ratio(figure):.2f} times what it was before the fault. Do not
+            trust this run: {run.window} seconds are short, and another program may have computed on this machine. Run it again.""")
+    lab.record(during=run.moments.ratio(figure), recovered=back.ratio(figure))
 
 
-def draw_night(night: Night):
-    """The figure of the night, requests, and the cache, from the first moment to the last."""
-    back = min(4, night.window)
-    title, figure = next(iter(night.drill.watch.items()))
-    before, now = shown(night.moments.then(figure)), shown(night.moments.now(figure))
+def draw_run(run: DrillRun):
+    """The figure of the drill, the requests and the cache, over the whole run."""
+    back = min(4, run.window)
+    title, figure = next(iter(run.drill.watch.items()))
+    before, now = shown(run.moments.then(figure)), shown(run.moments.now(figure))
     fig, axes = new_figure(
         f"{title}: {before} before, {now} now",
         f"Each point looks back over {back} seconds. Grey: the two windows that are compared.",
@@ -232,14 +231,14 @@ def draw_night(night: Night):
         ("requests", {"running": (QUERIES["RUNNING"], BLUE), "waiting": (QUERIES["WAITING"], RED)}),
         ("KV cache, share of blocks taken", {"": (QUERIES["KV"], GREEN)}),
     )
-    times = [t / 2 for t in range(2 * back, int(2 * night.faulty) + 1)]
+    times = [t / 2 for t in range(2 * back, int(2 * run.faulty) + 1)]
     for ax, (label, lines) in zip(axes, panels, strict=True):
         for name, (text, colour) in lines.items():
             text = text.replace("[1m]", f"[{back}s]")
-            values = [next(iter(query(night.recording, text, t).values()), math.nan) for t in times]
-            ax.plot([t - night.began for t in times], values, color=colour, label=name)
-        for end in (night.healthy, night.faulty):
-            ax.axvspan(end - night.window - night.began, end - night.began, color=GREY, alpha=0.2, lw=0)
+            values = [next(iter(query(run.recording, text, t).values()), math.nan) for t in times]
+            ax.plot([t - run.began for t in times], values, color=colour, label=name)
+        for end in (run.healthy, run.faulty):
+            ax.axvspan(end - run.window - run.began, end - run.began, color=GREY, alpha=0.2, lw=0)
         ax.axvline(0, color=GREY, ls="--")
         ax.set_title(label, loc="left", fontsize=10)
         ax.set_xlabel("seconds since the change")

@@ -1,4 +1,4 @@
-"""The rungs of the ladder in order: how each kernel is launched, what always holds, what it should gain and why.
+"""The steps of the decode ladder in order: the launch of each kernel, its loop invariant, and its predicted gain with the reason.
 
 rung = LADDER[1]
 out = run_rung(rung, q, k_cache, v_cache, block_tables, context_lens)
@@ -24,19 +24,19 @@ from phase5_real_gpu.ladder.ladder_kernels import (
     tile_kernel,
 )
 
-MOST_QUERIES_PER_KV_HEAD = 16  # the rows of the smallest tile that a matrix instruction takes
-ALWAYS_SPLITS = 16  # of rung 6, whatever the shape
+MOST_QUERIES_PER_KV_HEAD = 16  # the rows of the smallest tile of a matrix instruction
+ALWAYS_SPLITS = 16  # the number of splits in rung 6, for every shape
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a rung does for one layer, counted from its code.
+    """The work of a rung for one layer, counted from its code.
 
     Attributes:
-        programs: copies of the kernel.
-        turns: of the loop in the program that has most to do.
-        kv_bytes: keys and values that the programs load, whether from memory or from a cache.
-        page_ids: entries of block tables that they load.
+        programs: number of programs of the kernel.
+        turns: iterations of the loop in the longest program.
+        kv_bytes: bytes of keys and values that the programs load, from memory or from a cache.
+        page_ids: entries of block tables that the programs load.
     """
 
     programs: int
@@ -47,7 +47,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Shape:
-    """Of one decode step. `itemsize`: bytes of a number of the cache."""
+    """The shape of one decode step. `itemsize`: bytes per number of the cache."""
 
     context_lens: Sequence[int]
     num_heads: int
@@ -58,7 +58,7 @@ class Shape:
 
     @property
     def kv_bytes(self) -> int:
-        """Keys and values, each counted once: what has to be read at least."""
+        """Bytes of all keys and values, each counted once: the least that a step must read."""
         return 2 * sum(self.context_lens) * self.num_kv_heads * self.head_dim * self.itemsize
 
     @property
@@ -78,11 +78,11 @@ class Rung:
     """A step of the ladder.
 
     Attributes:
-        name: short, as in the names of measurements.
+        name: a short name, as in the names of measurements.
         launch: (q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None.
-        invariant: what holds after each turn of its loop.
-        should_gain: over the rung before, and why, in words; a prediction, not a measurement.
-        work: what it does for a shape.
+        invariant: the statement that holds after each turn of its loop.
+        should_gain: the predicted gain over the rung before, with the reason; not a measurement.
+        work: its work for a shape.
     """
 
     name: str
@@ -102,7 +102,7 @@ def run_rung(
     context_lens: Tensor,
     scale: float | None = None,
 ) -> Tensor:
-    """Attention of one new token for each request by one rung of the ladder.
+    """Compute attention of one new token for each request with one rung of the ladder.
 
     Args:
         q: [B, num_heads, head_dim]. k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim].
@@ -145,7 +145,7 @@ def _constants(q: Tensor, k_cache: Tensor, tile: int) -> dict[str, int]:
 
 
 def _launch(kernel, heads, tile, q, k_cache, v_cache, block_tables, context_lens, scale, out, **more) -> None:
-    """Rungs 1 to 5: a program for each request and each of so many heads."""
+    """Launch a kernel of rungs 1 to 5: a program for each request and each of `heads` heads."""
     kernel[len(q), heads](
         q, k_cache, v_cache, block_tables, context_lens, out, scale,
         block_tables.stride(0), *k_cache.stride()[:3],
@@ -175,7 +175,7 @@ def _exp2(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
 
 def _split(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
     tile = tile_tokens(q.shape[2], q.element_size())
-    # The lengths are on the GPU; the table's width says how long they can be.
+    # The lengths are on the GPU; the table's width bounds them.
     tiles = max(1, -(-block_tables.shape[1] * k_cache.shape[1] // tile))
     partial_out = torch.empty(*q.shape[:2], ALWAYS_SPLITS, q.shape[2], dtype=torch.float32, device=q.device)
     partial_lse = torch.empty(*q.shape[:2], ALWAYS_SPLITS, dtype=torch.float32, device=q.device)
@@ -209,7 +209,7 @@ def _plan(
 
 
 def _work_of_pages(shape: Shape, heads: int | None = None) -> Work:
-    """heads: programs of a request; None: the KV heads."""
+    """Count the work of a kernel with one page per turn. heads: programs of a request; None: the KV heads."""
     heads = heads or shape.num_kv_heads
     return Work(
         programs=len(shape.context_lens) * heads,
@@ -220,7 +220,7 @@ def _work_of_pages(shape: Shape, heads: int | None = None) -> Work:
 
 
 def _work_of_tiles(shape: Shape, splits: int = 1, split_tokens: int | None = None) -> Work:
-    """`split_tokens`: at most so many in a split; None: a split may be the whole context."""
+    """Count the work of a kernel with one tile per turn. split_tokens: the most tokens of a split; None: the whole context."""
     tile = tile_tokens(shape.head_dim, shape.itemsize)
     longest = min(max(shape.context_lens, default=0), split_tokens or 2**62)
     return Work(
@@ -241,54 +241,54 @@ def _work_of_splits(shape: Shape) -> Work:
 
 LADDER: list[Rung] = [
     Rung(
-        "head", "one program a query head, one page a turn", _one_head,
-        "after page i: largest, total and acc are those of softmax over the tokens of pages 0 to i",
-        "the start. Heads that share a KV head each load its keys and values for themselves",
+        "head", "one program per query head, one page per turn", _one_head,
+        "after page i, largest, total and acc are those of softmax over the tokens of pages 0 to i",
+        "the start. Each query head loads the keys and values of its KV head, also if other query heads load them too",
         lambda shape: _work_of_pages(shape, shape.num_heads),
     ),
     Rung(
-        "packed", "the heads that share a KV head in one program", _packed,
+        "packed", "the query heads of a KV head in one program", _packed,
         "the same for each row of the tile; rows beyond the group are zeros and are never stored",
-        "up to HQ / HKV times fewer bytes asked for. Less than that in time, as far as the programs that share "
-        "keys find them in the L2 cache. Products move to the matrix units, which are idle otherwise; so it "
-        "costs nothing that most of the 16 rows are padding",
+        "up to HQ / HKV times fewer loaded bytes. The time shrinks less, because programs of the first rung found shared "
+        "keys in the L2 cache. The matrix multiplications move to the tensor cores, which are idle otherwise, so the padding "
+        "of most of the 16 rows costs no time",
         _work_of_pages,
     ),
     Rung(
-        "tile", "64 tokens a turn, whatever the page", partial(_tiled, tile_kernel),
-        "after turn i: tokens 0 to 64 (i + 1) - 1 are in; a token finds its page by itself",
-        "4 times fewer turns with pages of 16, and 4 times as many bytes asked for at once in each. A turn waits "
-        "for memory's answer at least once, and that wait is the same for 8 KiB as for 32",
+        "tile", "64 tokens per turn, for every page size", partial(_tiled, tile_kernel),
+        "after turn i, tokens 0 to 64 (i + 1) - 1 are included; the kernel computes the page of each token",
+        "4 times fewer turns with pages of 16, and 4 times as many bytes in flight in each turn. A turn waits for memory "
+        "at least once, and the wait is as long for 8 KiB as for 32 KiB",
         _work_of_tiles,
     ),
     Rung(
         "hoisted", "page ids of the next tile loaded one turn early",
         partial(_tiled, hoisted_kernel, BASE_2=False),
-        "at the top of a turn `blocks` holds the pages of this turn's tokens",
-        "the address of the keys no longer waits for a load that has only just begun, so the compiler can fetch "
-        "the next tile's keys while this one is computed: two buffers instead of one (compile_report.py)",
+        "at the top of a turn, `blocks` holds the pages of this turn's tokens",
+        "the address of the keys no longer depends on a load of the same turn, so the compiler can load "
+        "the next tile's keys while it computes this one: two buffers instead of one (compile_report.py)",
         _work_of_tiles,
     ),
     Rung(
         "exp2", "powers of two, log2(e) folded into the scale", _exp2,
         "scores are in units of ln 2: 2 ** (s log2 e) = e ** s, so the weights are the same",
-        "one multiplication less for each exponential. Nothing that shows, while memory is the limit: a step "
-        "worth taking in prefill, where arithmetic is",
+        "one multiplication less per exponential. No visible gain while memory is the limit; a gain in "
+        "prefill, where arithmetic is the limit",
         _work_of_tiles,
     ),
     Rung(
         "split", f"each context in {ALWAYS_SPLITS} splits, merged by a second kernel", _split,
-        "a split's result and the logarithm of its sum of weights are enough to merge splits exactly, in any order",
+        "the result of a split and the logarithm of its sum of weights are enough to merge splits exactly, in any order",
         f"up to {ALWAYS_SPLITS} times for one long request, whose few programs left most multiprocessors idle. "
-        "Nothing or a little loss for a full batch: results are written and read again, and there is a second launch",
+        "No gain or a small loss for a full batch: results are written and read again, and there is a second launch",
         _work_of_splits,
     ),
     Rung(
-        "direct", "as few splits as keep the card busy; a single one is written at once", _direct,
-        "with one split the result is final, and goes where it belongs; no second kernel",
-        "gives back what rung 6 lost on full batches, keeps what it gained on one request. This is `paged_decode`, "
+        "direct", "as few splits as keep the card busy; a single split is stored directly", _direct,
+        "with one split the result is final and stored in the output, without a second kernel",
+        "removes the loss of rung 6 on full batches, and keeps its gain on one request. This is `paged_decode`, "
         "the kernel that the engine uses",
         _work_of_tiles,
     ),
 ]  # fmt: skip
-"""In order. `compile_report.py` shows what the compiler makes of each, `kernel_benchmark.py` times them."""
+"""The rungs in order. `compile_report.py` shows the compiler's output for each, `kernel_benchmark.py` times them."""

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from exercises.judging.sources import all_sources, title_of
-from labkit.catalog import CORE_EXERCISES, LEVELS, SCRIPTS, chapters_of, text_of_phase
+from labkit.catalog import CORE_EXERCISES, LEVELS, SCRIPTS, all_scripts, chapters_of, text_of_phase
 from labkit.paths import ROOT
 from phase1_tokens_embeddings.weights import CARDS, SHAPES
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED
@@ -177,6 +177,33 @@ def test_the_syllabus_has_every_exercise_once():
     titles = [title_of(source).partition(":")[0] for source in all_sources()]
     wanted = [t.replace("Debugging ", "") if "lab" in t else t.split()[0] for t in titles]
     assert len(set(named)) == len(named) and set(named) <= set(wanted)
+
+
+def test_the_hours_of_the_core_are_those_of_all_its_parts():
+    """Ten at most. The minutes of the scripts' output are stated; all else is counted again."""
+    text = (ROOT / "docs" / "TEACHING.md").read_text(encoding="utf-8")
+    table = dict(re.findall(r"^\| ([a-zR].*?) \|.* (\d+) \|$", text, re.MULTILINE))
+    minutes = {part.split()[0]: int(told) for part, told in table.items()}
+    levels = {c: METADATA.search(c.read_text(encoding="utf-8"))[1] for c in CHAPTERS}
+    core = [c.read_text(encoding="utf-8") for c, level in levels.items() if level == "core"]
+    maps = [(ROOT / phase / "README.md").read_text(encoding="utf-8") for phase in [*SCRIPTS][:4]]
+    assert (
+        f"in {len(core)} chapters" in text
+        and f"| {len(all_scripts('core'))} of {len(all_scripts())} |" in text
+    )
+    assert minutes["READMEs"] == pytest.approx(sum(map(words_of, core + maps)) / 200, abs=3)
+    each = {
+        "guesses": ("**Guess now:**", 0.5),
+        "worked": ("<summary>Solution", 4),
+        "pieces": ("<!-- piece:", 2),
+    }
+    for part, (mark, length) in each.items():
+        assert minutes[part] == math.ceil(length * sum(chapter.count(mark) for chapter in core)), part
+    lessons = re.findall(r"^\| \d \| \d+ \|.*?\|(.*?)\|", text, re.MULTILINE)
+    own = [int(told) for told in re.findall(r"\((\d+)\)", "".join(lessons))]
+    assert f"| {len(own)} |" in text and minutes["core"] == sum(own) + 5
+    *parts, together = minutes.values()
+    assert together == sum(parts) <= 600
 
 
 def test_the_program_of_the_profiling_page_ends_at_its_guard_and_would_go_on():

@@ -1,9 +1,10 @@
-"""Chapters and READMEs name their actors and use the field's terms: pronouns for persons and private words are rare."""
+"""Chapters, READMEs and exercises name their actors and use the field's terms: pronouns for persons and private words are rare."""
 
 import re
 
 import pytest
 
+from exercises.judging.sources import all_sources
 from tests.docs.test_docs import READMES, words_of
 
 PERSONA = r"nobody|somebody|anybody|everybody|whoever|whomever|whom|those who|(?:one|anyone) who|who wants|we|us|ours?"
@@ -22,10 +23,19 @@ def marked(text: str) -> list[str]:
     return re.findall(rf"\b(?:{PERSONA}|{PRIVATE})\b", prose, re.IGNORECASE)
 
 
-@pytest.mark.parametrize("folder", [*PHASES, "."])
+def texts_in(folder: str) -> list[str]:
+    """The pages of a phase, of "." or of "exercises": hints, diagnoses, and the text cells of the sources."""
+    if folder != "exercises":
+        pages = [f for f in READMES if (folder in f.parts if folder != "." else "phase" not in str(f))]
+        return [page.read_text(encoding="utf-8") for page in pages]
+    sources = [source.read_text(encoding="utf-8") for source in all_sources()]
+    cells = ["\n".join(re.findall(r"^# ?(?!%%)(.*)$", source, re.MULTILINE)) for source in sources]
+    return cells + [source.with_suffix(".txt").read_text(encoding="utf-8") for source in all_sources()]
+
+
+@pytest.mark.parametrize("folder", [*PHASES, ".", "exercises"])
 def test_actors_are_named_and_terms_are_the_fields(folder):
-    pages = [f for f in READMES if (folder in f.parts if folder != "." else "phase" not in str(f))]
-    texts = [page.read_text(encoding="utf-8") for page in pages]
+    texts = texts_in(folder)
     found = [word for text in texts for word in marked(text)]
     words = sum(map(words_of, texts))
     assert 1000 * len(found) <= PER_THOUSAND * words, f"{found} in {words:,} words"

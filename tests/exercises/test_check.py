@@ -63,7 +63,7 @@ def verdict(answer, exercise):
         (minus, "subtracts", "You take `b` away."),
         (times, "wrong-result", "2 where 3 is right"),
         (written("a + b"), "returns-nothing", "`return`"),
-        (written("return str(a + b)"), "wrong-type", "a number is asked for, and a str came back"),
+        (written("return str(a + b)"), "wrong-type", "return a number, not a str"),
         (
             written("\nreturn a / 0"),
             "raises",
@@ -83,7 +83,7 @@ def verdict(answer, exercise):
             for way in STARTS_A_PROCESS
         ),
         (written("return add(a, b)"), "raises", "calls itself too often"),
-        (written("return int(input('a number, please: '))"), "raises", "input() asks a person"),
+        (written("return int(input('a number, please: '))"), "raises", "input() waits for a person"),
     ],
 )
 def test_every_kind_of_wrong_answer_has_its_own_word(adding, monkeypatch, answer, diagnosis, says):
@@ -125,15 +125,15 @@ def test_check_shows_one_box_and_raises(adding, capsys):
     [
         (lambda: check(), 'in quotes: check("NAME")'),
         (lambda: check(right, minus), 'in quotes: check("NAME")'),
-        (lambda: check("p1t1_add"), 'takes 1 answer, and 0 came: check("p1t1_add", add)'),
-        (lambda: check("p1t1_add", right, right), 'takes 1 answer, and 2 came: check("p1t1_add", add)'),
+        (lambda: check("p1t1_add"), 'takes 1 answer, not 0: check("p1t1_add", add)'),
+        (lambda: check("p1t1_add", right, right), 'takes 1 answer, not 2: check("p1t1_add", add)'),
         (lambda: check("nonsense", right), "no exercise is called 'nonsense'. It is called as its notebook"),
         (lambda: check("p9e9_nothing", right), "no exercise is called 'p9e9_nothing'"),
         (lambda: check("p1e1_pears", right), "did you mean p1e1_pairs?"),
         (lambda: check("p1", right), "'p1' is the beginning of 6 exercises: p1e1_pairs, "),
         (lambda: hint(3), 'in quotes: hint("NAME")'),
-        (lambda: hint("p1e1", 5), "there are 4 hints, 1 to 4, and 5 was asked for"),
-        (lambda: hint("p1e1", "2"), "there are 4 hints, 1 to 4, and '2' was asked for"),
+        (lambda: hint("p1e1", 5), "there are 4 hints, 1 to 4, not 5"),
+        (lambda: hint("p1e1", "2"), "there are 4 hints, 1 to 4, not '2'"),
     ],
 )
 def test_a_slip_in_a_call_is_told_in_one_line(adding, call, says):

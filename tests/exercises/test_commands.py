@@ -100,7 +100,7 @@ def test_progress_says_what_is_solved_tried_hinted_and_guessed(capsys, books):
     assert "1 of" in out and "predictions: 6 of 9 points, 3 guesses" in out
     after = out[out.index("next: 1.2") :]
     assert "last diagnosis: encode-longest-first" in after and 'hint("p1e2_encode")' in after
-    assert "its notebook is not there: lab reset p1e2_encode" in after
+    assert "its notebook is missing: lab reset p1e2_encode" in after
 
 
 def test_progress_comes_to_an_end(capsys, books):
@@ -137,7 +137,7 @@ def test_next_leads_along_a_path(books, capsys):
     for source in all_sources():
         if commands.level_of(source) == "core":
             progress.note_check(name_of(source), Verdict("correct"))
-    assert "All of this path is done" in following()
+    assert "This path is complete" in following()
     assert following("operations").startswith("next: structured_output (operations)")
 
 
@@ -174,8 +174,8 @@ def test_check_of_a_wrong_answer_and_then_of_the_right_one(capsys, books):
             "Code cell 1 failed in line 4:\n    b = 1 / a\nZeroDivisionError: division by zero\n1 later cell failed",
             "0 of 3 code cells ran well · 2 failed · 1 skipped (this cell needs a GPU)",
         ),
-        (["while True:\n    pass", "1", "1 + 1"], "It still ran after 2 s, so it was stopped.", "1 failed"),
-        (["import os\nos._exit(1)", "1", "1 + 1"], "It ended the kernel itself", "2 failed"),
+        (["while True:\n    pass", "1", "1 + 1"], "The cell was stopped after 2 s.", "1 failed"),
+        (["import os\nos._exit(1)", "1", "1 + 1"], "The cell ended the kernel", "2 failed"),
     ],
     ids=["raises", "never-ends", "ends-the-kernel"],
 )
@@ -201,7 +201,7 @@ def test_a_broken_exercise_notebook_can_be_had_again(capsys, books):
     path.write_text("{")
     assert "`lab reset p1e1_pairs` writes a fresh one" in refused(capsys, "check", "p1e1")
     path.unlink()
-    assert "is not there: `lab reset p1e1_pairs` writes it" in refused(capsys, "check", "p1e1")
+    assert "is missing: `lab reset p1e1_pairs` writes it" in refused(capsys, "check", "p1e1")
     code, _, _ = run(capsys, "reset", "p1e1")
     assert code == 0 and path.read_text(encoding="utf-8") == fresh("p1e1_pairs")
 

@@ -47,7 +47,9 @@ def test_an_answer_that_was_typed_and_never_run_is_kept(tmp_path, capsys):
     write(path, fresh)
     assert path.read_text(encoding="utf-8") == fresh
     assert (tmp_path / "p1e1_pairs.bak-1.ipynb").read_text(encoding="utf-8") == mine
-    assert "has been worked in; the old one is kept as p1e1_pairs.bak-1.ipynb" in capsys.readouterr().out
+    assert (
+        "was changed by a learner; the old one is kept as p1e1_pairs.bak-1.ipynb" in capsys.readouterr().out
+    )
 
 
 def test_a_guess_in_a_companion_is_noticed_and_so_is_what_cannot_be_read(tmp_path, monkeypatch):

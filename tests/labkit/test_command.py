@@ -137,10 +137,10 @@ def test_the_reference_run_has_a_verdict_on_each_claim():
     ("cuda", "driver", "told"),
     [
         ("13.0", "535.104.05", "driver 535.104.05 is too old.*580 or newer"),
-        ("13.0", "580.65.06", "torch sees no GPU"),
-        ("12.8", "535.104.05", "torch sees no GPU"),
-        (None, "535.104.05", "torch has no CUDA in it"),
-        ("13.0", None, "torch sees no GPU"),
+        ("13.0", "580.65.06", "torch finds no GPU"),
+        ("12.8", "535.104.05", "torch finds no GPU"),
+        (None, "535.104.05", "this torch is built without CUDA"),
+        ("13.0", None, "torch finds no GPU"),
     ],
 )
 def test_doctor_names_the_driver_that_this_torch_wants(monkeypatch, cuda, driver, told):

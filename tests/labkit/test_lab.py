@@ -60,7 +60,7 @@ def test_an_article_is_named_at_its_first_figure(capsys):
 def test_structure_decides_the_exit_code_and_timing_does_not(capsys):
     assert run(lambda lab: lab.predict("t", "time", 1.0, 9.0, kind="timing")) == 0
     assert run(lambda lab: lab.predict("count", "blocks", 1, 2)) == 1
-    assert "must hold on every machine, and did not: count" in capsys.readouterr().out
+    assert "must hold on every machine, and failed: count" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("error", [LabError, ValueError, FileNotFoundError, ConnectionError])

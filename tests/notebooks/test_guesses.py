@@ -66,7 +66,7 @@ def test_what_cannot_be_written_costs_the_note_only(folder, capsys):
 def test_a_guess_of_the_wrong_kind_is_told_in_a_line():
     for guess, measured, says in (
         ("many", 6, "'many' is not a number"),
-        ([1, 2, 3], 6, "one value is asked for, and [1, 2, 3] is a list"),
+        ([1, 2, 3], 6, "give one value; [1, 2, 3] is a list"),
     ):
         with pytest.raises(ValueError, match=re.escape(says)) as caught:
             Guesses().reveal("how many", guess, measured=measured)

@@ -1,25 +1,25 @@
-"""The war room as a learner plays it. Where only the telling is tested, a recorded night stands for the server."""
+"""The war room as a learner plays it. Where only the telling is tested, a recorded drill stands for the server."""
 
 import io
 
 import pytest
 
-from exercises.phase4.nights import minutes_of
+from exercises.phase4.recorded_drills import minutes_of
 from phase4_scheduler import war_room
-from phase4_scheduler.server.drills import DRILLS, Fault, Night
+from phase4_scheduler.server.drills import DRILLS, DrillRun, Fault
 from phase4_scheduler.story import war_room_story
-from tests.phase4_scheduler.server.drills.test_recorded_nights import play
+from tests.phase4_scheduler.server.drills.test_recorded_drills import play
 
 
 class RecordedStage:
-    """Plays a recorded night as `Stage` plays a real one."""
+    """Plays a recorded drill as `Stage` plays a real one."""
 
     def __init__(self, drill, fault, seed, window):
         healthy, *faulty = minutes_of(drill.number)
         minute = next(m for m in faulty if m.cause == fault)
         recording, end = play((0.0, healthy), (20.0, minute), (40.0, healthy)), healthy.end
         self.fault = Fault()
-        self.night = Night(drill, int(end), fault, recording, end, 18.0, 20 + end, 40 + end)
+        self.run = DrillRun(drill, int(end), fault, recording, end, 18.0, 20 + end, 40 + end)
 
     def be_healthy(self): ...
     def break_down(self): ...
@@ -44,22 +44,22 @@ def seed_of(number, fault):
     return next(s for s in range(100) if war_room_story.draw_fault(DRILLS[number], s) == fault)
 
 
-def test_a_night_on_call(recorded, typed, run_script):
+def test_a_drill_on_call(recorded, typed, run_script):
     typed(
-        "sum by (engine) (rate(vllm:generation_tokens_total[1m]))\nrate(vllm:generation_tokens_total[5m])\nrate(x\nvllm:num_preemptions\nhelp\nseats\n\nclients\nclient\n\n\n"
+        "sum by (engine) (rate(vllm:generation_tokens_total[1m]))\nrate(vllm:generation_tokens_total[5m])\nrate(x\nvllm:num_preemptions\nhelp\nmax_num_seqs\n\nclients\nclient\n\n\n"
     )
     report = run_script(
         war_room, "--drill", 4, "--seed", seed_of(4, "client"), "--predict", figures=["war_room_4"]
     )
     out = report["out"]
     assert "a range above 12 s mixes before and now" in out
-    assert "before  0" not in out and "now     0" not in out  # [1m] is the night's window
+    assert "before  0" not in out and "now     0" not in out  # [1m] is the drill's window
     assert "unclosed left parenthesis" in out and "empty: no series fits" in out
     assert "clients is none of" in out and "avg_over_time" in out
-    assert "an empty line goes on to your answer" in out and "is not back" not in out
+    assert "an empty line continues with your answer" in out and "is not back" not in out
     claim = report["claims"]["war-room-4"]
     assert (claim["predicted"], claim["measured"], claim["guess"], claim["points"]) == ("client",) * 3 + (3,)
-    for name in ("seats", "budget", "pool", "neighbour", "answers"):
+    for name in ("max_num_seqs", "budget", "pool", "neighbour", "answers"):
         assert f"  {name}" in out
     assert "vllm:num_requests_waiting[12s]" in out.partition("exclude the other causes")[2]
     assert report["results"]["recovered"] == pytest.approx(1.0, abs=0.01)
@@ -67,18 +67,18 @@ def test_a_night_on_call(recorded, typed, run_script):
 
 
 def test_the_answer_does_not_stand_above_the_question(recorded, typed, run_script):
-    typed("\nseats\n")
+    typed("\nmax_num_seqs\n")
     out = run_script(war_room, "--drill", 4, "--seed", seed_of(4, "client"), "--predict")["out"]
     before, _, after = out.partition("Your guess")
     assert "It was:" not in before and "It was:" in after
     assert "0 of 3 points" in after
 
 
-def test_the_score_of_all_nights_is_kept(recorded, typed, run_script):
+def test_the_score_of_all_drills_is_kept(recorded, typed, run_script):
     for number, fault, answer in ((4, "client", "client"), (5, "off", "short"), (4, "pool", "pool")):
         typed(f"\n{answer}\n")
         run_script(war_room, "--drill", number, "--seed", seed_of(number, fault), "--predict")
-    watched = run_script(war_room, "--drill", 4, "--seed", seed_of(4, "seats"))["out"]
+    watched = run_script(war_room, "--drill", 4, "--seed", seed_of(4, "max_num_seqs"))["out"]
     assert "you scored" not in watched
     out = run_script(war_room, "--list")["out"]
     assert "you scored 6 of 9 points" in out
@@ -89,7 +89,7 @@ def test_the_score_of_all_nights_is_kept(recorded, typed, run_script):
 
 def test_a_figure_that_does_not_come_back_is_said_to(recorded, monkeypatch, run_script):
     def recover(stage):
-        stage.night.recovered = stage.night.faulty
+        stage.run.recovered = stage.run.faulty
 
     monkeypatch.setattr(RecordedStage, "recover", recover)
     out = run_script(war_room, "--drill", 4, "--seed", seed_of(4, "client"))["out"]
@@ -106,7 +106,7 @@ def test_nonsense_is_refused(mistake_of):
 
 
 @pytest.mark.proof
-def test_the_quick_night_is_a_real_one(run_script):
+def test_the_quick_drill_is_a_real_one(run_script):
     report = run_script(war_room, "--quick", "--seed", 0, figures=["war_room_5"])
     assert report["claims"]["war-room-5"]["holds"]
     assert "The queries that exclude the other causes" in report["out"]

@@ -1,4 +1,4 @@
-"""Two mistakes that are often made in what is put around a server.
+"""Middleware with two frequent mistakes.
 
 lab serve --middleware phase4_scheduler.server.drills.bad_middleware.AskTheOldDirectory
 lab serve --middleware phase4_scheduler.server.drills.bad_middleware.KeepTraces
@@ -11,10 +11,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class AskTheOldDirectory:
-    """Looks each caller up somewhere slow, and waits without `await`.
+    """Looks up each caller in a slow directory, and waits without `await`.
 
-    asyncio runs one coroutine at a time. One that sleeps with `time.sleep` (or asks a database with a library that
-    knows no `await`) blocks the event loop: no request is read, and no token is sent, until it is done.
+    asyncio runs one coroutine at a time. A coroutine that calls `time.sleep` (or a database library without
+    `await`) blocks the event loop: until it returns, the server reads no request and sends no token.
     """
 
     SECONDS = 0.2  # of each look-up

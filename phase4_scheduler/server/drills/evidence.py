@@ -31,7 +31,7 @@ class Moments:
     window: int
 
     def text(self, query: str) -> str:
-        """A query with this night's window in place of a minute."""
+        """A query with the window of this drill in place of a minute."""
         return query.replace("[1m]", f"[{self.window}s]")
 
     def now(self, query: str) -> float:

@@ -1,8 +1,8 @@
-"""The users of a night: so many at a time, each sends a prompt, reads the answer, thinks, and sends the next one.
+"""The users of a drill. Each user sends a prompt, reads the answer, thinks, and sends the next prompt.
 
-A closed loop: a client that waits for an answer sends nothing. So the same users load a fast machine and a slow one alike, and
-what a drill shows does not hang on the machine. (In an open loop requests come at their own rate, whether answers come
-or not.)
+This is a closed loop: a client that waits for an answer sends nothing. So the same users load a fast and a slow machine
+alike, and the result of a drill does not depend on the machine. (In an open loop requests arrive at a given rate, whether or not
+answers return.)
 """
 
 import asyncio

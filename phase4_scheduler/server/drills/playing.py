@@ -1,4 +1,4 @@
-"""A night: a healthy minute, then a fault, then the remedy. The server, its users and what goes wrong are real."""
+"""Plays a drill: a healthy minute, a minute with the fault, a minute after the remedy. Server, users and fault are real."""
 
 import asyncio
 import os
@@ -22,18 +22,18 @@ ONE_CORE = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 MEMORY = """process_resident_memory_bytes{{process="api"}} {api}
 process_resident_memory_bytes{{process="engine"}} {engine}
 """
-"""vLLM's page says nothing of memory outside the KV cache; in a data centre the machine's exporter does."""
+"""vLLM's page does not show memory outside the KV cache. In a data centre the machine's exporter shows it."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong, as an operator meets it.
+    """A fault, as an operator meets it.
 
     Attributes:
         options: of `lab serve`: the server is deployed with these as well.
         users: the traffic from now on, in place of the usual one.
         busy_processes: programs per core that compute for themselves.
-        usual: the users of this night before, and after, in place of the drill's.
+        usual: the users before and after the fault, in place of those of the drill.
         measured: the right answer is not put in but measured (`by_the_clients`).
     """
 
@@ -45,8 +45,8 @@ class Fault:
 
 
 def by_the_clients(before: float, now: float) -> str:
-    """Which cause the seconds between two pieces of text say, as clients saw them. (Half of what halved bytes promise is
-    worth it; the bounds are in nights.toml, too.)
+    """The cause that the clients' seconds between two pieces of text show. (Halved bytes are worth it if they bring half of the
+    predicted gain; drills.toml holds the same bounds.)
     """
     return "worth" if now < 0.75 * before else "slower" if now > 1.1 * before else "little"
 
@@ -56,12 +56,12 @@ class Drill:
     """One of the seven questions.
 
     Attributes:
-        question: of the seven. pager: what wakes you.
-        figure: PromQL of the figure that it is about. alarms: one of them rings if something is wrong; none: all
-            is well.
+        question: the question of the drill. pager: the message that wakes the operator.
+        figure: PromQL of the figure in question. alarms: at least one fires if something is wrong; if none fires,
+            nothing is wrong.
         watch: what the dashboard shows: title -> PromQL.
-        options, users: of the healthy server. causes: from which one has to choose.
-        faults: by cause: those that can be put into the real server. The other causes are only plausible.
+        options, users: of the healthy server. causes: those that the learner chooses from.
+        faults: by cause, the faults that can be put into the real server. The other causes are only plausible.
     """
 
     number: int
@@ -80,14 +80,14 @@ class Drill:
 
 
 @dataclass
-class Night:
-    """What was recorded, and when what happened.
+class DrillRun:
+    """The recording of a drill, with the times of its events.
 
     Attributes:
         window: seconds of the healthy, the faulty and the recovered minute alike.
-        cause: what the right answer is; "nothing" on a healthy night.
-        healthy, faulty, recovered: the ends of these.
-        began: when the fault was put in.
+        cause: the right answer; "nothing" for a run without a fault.
+        healthy, faulty, recovered: the times at which these minutes end.
+        began: the time at which the fault was put in.
     """
 
     drill: Drill
@@ -109,17 +109,17 @@ class Night:
 
 
 class Stage:
-    """The server of a night, its users and its observer, while the block is open.
+    """The server of a drill, its users and its scraper, while the `with` block is open.
 
     Args:
-        fault: of the drill's; "nothing" for a night without one.
+        fault: a name in `drill.faults`, or "nothing" for a run without a fault.
         seed: for prompts and pauses. window: seconds of a minute.
     """
 
     SETTLE = 0.25  # of a window, from a change to the window that is measured
 
     def __init__(self, drill: Drill, fault: str, seed: int, window: int) -> None:
-        self.drill, self.night = drill, Night(drill, window, fault)
+        self.drill, self.run = drill, DrillRun(drill, window, fault)
         self.fault = drill.faults.get(fault, Fault())
         self.load = Load(seed)
         self._open, self._meanwhile = ExitStack(), ExitStack()
@@ -131,7 +131,7 @@ class Stage:
 
     def __enter__(self) -> "Stage":
         self.usual = self._open.enter_context(warm_server(*self.drill.options))
-        self._open.enter_context(Scraper(self.night.recording, self._scrape, self.clock))
+        self._open.enter_context(Scraper(self.run.recording, self._scrape, self.clock))
         self._open.enter_context(self.load)
         return self
 
@@ -142,7 +142,7 @@ class Stage:
             self._meanwhile.close()
 
     def _scrape(self) -> str | None:
-        """The page of the server that the users call."""
+        """The metrics page of the server that the users call."""
         server = self._scraped
         if server is None:
             return None
@@ -151,51 +151,49 @@ class Stage:
         engine = max(child.memory_info().rss for child in api.children())
         return server.call("/metrics")[1] + MEMORY.format(api=api.memory_info().rss, engine=engine)
 
-    # ------------------------------------------------------------------ the course of a night
+    # ------------------------------------------------------------------ the course of a run
 
     @property
     def users(self) -> tuple[Users, ...]:
         return self.fault.usual or self.drill.users
 
     def be_healthy(self) -> None:
-        self.night.healthy = self._minute(self.usual, self.users)
+        self.run.healthy = self._minute(self.usual, self.users)
 
     def break_down(self) -> None:
-        """Put the fault in, and let a window pass."""
-        night, fault, server = self.night, self.fault, self.usual
+        """Put the fault in, and wait for a window."""
+        run, fault, server = self.run, self.fault, self.usual
         before = self.load.mean_gap()
         if fault.options:  # a deployment: the new server starts beside the old one, then the users move over
             server = self._meanwhile.enter_context(warm_server(*self.drill.options, *fault.options))
         self._meanwhile.enter_context(busy_processes(fault.busy_processes))
-        night.began = self.clock()
-        night.faulty = self._minute(server, fault.users or self.users)
+        run.began = self.clock()
+        run.faulty = self._minute(server, fault.users or self.users)
         if fault.measured:
-            night.cause = by_the_clients(before, self.load.mean_gap())
+            run.cause = by_the_clients(before, self.load.mean_gap())
 
     def recover(self) -> None:
-        """Take the fault out, and let a window pass."""
+        """Take the fault out, and wait for a window."""
         self._scraped = self.usual
         self.load.change(self.usual.address, self.users)
         self._meanwhile.close()
-        self.night.recovered = self._minute(self.usual, self.users)
+        self.run.recovered = self._minute(self.usual, self.users)
 
     def _minute(self, server: RunningServer, users: tuple[Users, ...]) -> float:
-        """Let these users call this server for a window. Returns its end."""
+        """Let these users call this server for a window. Returns the time at which it ends."""
         self._scraped = server
         self.load.change(server.address, users)
-        time.sleep(self.SETTLE * self.night.window)
+        time.sleep(self.SETTLE * self.run.window)
         self.load.gaps.clear()
-        time.sleep(self.night.window)
+        time.sleep(self.run.window)
         end = self.clock()
-        time.sleep(Scraper.EVERY)  # a page that was asked for before the end may still be on its way
+        time.sleep(Scraper.EVERY)  # a scrape that began before the end may not have arrived yet
         return end
 
 
 @contextmanager
 def warm_server(*options: str) -> Iterator[RunningServer]:
-    """A server that has compiled what it compiles at its first requests. It computes on one core: the API process and the
-    users need another.
-    """
+    """A server that has compiled its kernels. It computes on one core, because the API process and the users need another."""
     with running_server(*options, env=ONE_CORE) as server:
         asked = send_all(server.address, [{"prompt": "Once upon a time", "max_tokens": 4}] * 2)
         with ThreadPoolExecutor(1) as thread:  # in a notebook this one runs a loop already
@@ -205,7 +203,7 @@ def warm_server(*options: str) -> Iterator[RunningServer]:
 
 @contextmanager
 def busy_processes(per_core: int) -> Iterator[None]:
-    """Other programs on the same cores."""
+    """Start programs that keep the cores busy."""
     running = [
         subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(per_core * (os.cpu_count() or 1))
     ]

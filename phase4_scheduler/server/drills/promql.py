@@ -1,4 +1,4 @@
-"""PromQL, Prometheus' query language, on a recording: as much of it as a night on call needs.
+"""PromQL, Prometheus' query language, on a recording: the part that a drill needs.
 
     vllm:num_requests_running                              the last value of each series of that name
     vllm:request_success_total{finished_reason="stop"}     only those with that label

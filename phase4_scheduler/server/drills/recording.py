@@ -1,4 +1,4 @@
-"""What a Prometheus would have kept of one night: samples by series, taken from /metrics every half second.
+"""The samples that Prometheus would have kept of one drill, by series, taken from /metrics every half second.
 
 A series is a name with its labels; a sample is a time and a value:
 
@@ -33,13 +33,13 @@ class Recording:
         """All samples of a page in Prometheus' text format."""
         for family in text_string_to_metric_families(page):
             for sample in family.samples:
-                if not sample.name.endswith("_created"):  # when a counter began: of no use here
+                if not sample.name.endswith("_created"):  # the time at which a counter began, not used here
                     self.add(at, sample.name, sample.labels, sample.value)
 
     # ------------------------------------------------------------------ as JSON
 
     def to_json(self, names: Iterable[str], start: float, end: float) -> list[dict[str, Any]]:
-        """The series of these names between two moments. The clock begins anew at `start`."""
+        """The series of these names between two times. The times count from `start`."""
         wanted = set(names)
         return [
             {
@@ -62,9 +62,9 @@ class Scraper:
     """A thread that scrapes a server until its block is left.
 
     Args:
-        recording: where samples go.
-        page: gives the text to scrape, or None while there is no server.
-        clock: seconds since the night began.
+        recording: receives the samples.
+        page: returns the text to scrape, or None while no server runs.
+        clock: seconds since the drill began.
     """
 
     EVERY = 0.5  # seconds

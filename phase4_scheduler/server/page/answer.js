@@ -54,10 +54,10 @@ export class Answer {
         last = now;
         this.add(tokens);
       }
-      if (reason === null) throw new Error("The stream broke off: the server has ended, or is ending.");
+      if (reason === null) throw new Error("The stream ended early: the server has stopped, or is stopping.");
       this.end(REASONS[reason] ?? `ended: ${reason}`);
     } catch (error) {
-      const lost = error instanceof TypeError; // fetch found nobody, or lost its connection
+      const lost = error instanceof TypeError; // fetch reached no server, or lost the connection
       if (signal.aborted) this.end("stopped by you: the server frees its blocks");
       else this.end(lost ? "The server does not answer. Does lab serve still run?" : error.message, true);
     }
@@ -66,7 +66,7 @@ export class Answer {
   // Why the server refuses, in one line.
   async refusal(response) {
     this.unauthorized = response.status === 401;
-    if (this.unauthorized) return "This server wants an API key: type it in above, and send again.";
+    if (this.unauthorized) return "This server needs an API key: type it in above, and send again.";
     const body = await response.json().catch(() => ({}));
     return body.error?.message ?? body.detail ?? `The server answers ${response.status} ${response.statusText}.`;
   }

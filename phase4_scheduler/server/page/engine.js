@@ -60,7 +60,7 @@ function showBlocks(used, total, size) {
     cells = Array.from({ length: Math.ceil(total / blocksACell) }, () => document.createElement("i"));
     byId("grid").append(...cells);
     const cell = blocksACell === 1 ? "a block" : `${blocksACell} blocks`;
-    byId("block-note").textContent = `A square is ${cell}, a block the keys and values of ${size} tokens.`;
+    byId("block-note").textContent = `A square is ${cell}. A block holds the keys and values of ${size} tokens.`;
   }
   byId("used").textContent = whole(used);
   byId("blocks").textContent = `${whole(used)} of ${whole(total)} blocks, ${((100 * used) / total).toFixed(1)}%`;

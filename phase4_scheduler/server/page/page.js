@@ -1,9 +1,9 @@
-// The page: what is asked, and of whom. An answer is in answer.js, the engine's figures in engine.js.
+// The page's form: it sends the requests. answer.js shows an answer, engine.js the engine's figures.
 
 import { Answer } from "./answer.js";
 import { watchEngine } from "./engine.js";
 
-const MOST_AT_ONCE = 5; // a browser opens six connections to a server, and the engine's figures need one
+const MOST_AT_ONCE = 5; // a browser opens six connections to a server, of which the engine's figures need one
 
 const byId = (id) => document.getElementById(id);
 const form = byId("ask");
@@ -35,7 +35,7 @@ function request() {
 async function send() {
   byId("mistake").textContent = "";
   if (running === MOST_AT_ONCE) {
-    byId("mistake").textContent = `${MOST_AT_ONCE} answers are under way, a browser can follow no more: stop one, or wait.`;
+    byId("mistake").textContent = `${MOST_AT_ONCE} answers are running, the most that a browser can follow: stop one, or wait.`;
     return;
   }
   const prompt = byId("prompt").value, chat = chats();
@@ -53,7 +53,7 @@ async function send() {
     byId("key").focus();
   }
   if (chat && answer.count) conversation.push({ role: "user", content: prompt }, { role: "assistant", content: answer.text });
-  else if (chat) byId("prompt").value ||= prompt; // to be sent again, or mended
+  else if (chat) byId("prompt").value ||= prompt; // so that the user can change it and send it again
   showMode();
 }
 

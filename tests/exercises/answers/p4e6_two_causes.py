@@ -1,4 +1,4 @@
-from exercises.phase4.nights import minutes_of
+from exercises.phase4.recorded_drills import minutes_of
 from phase4_scheduler.server.drills import number
 
 
@@ -19,9 +19,9 @@ KV = "max_over_time(vllm:kv_cache_usage_perc[10s])"
 RATE = "rate(vllm:generation_tokens_total[10s])"
 
 
-def between(night, query, one, other):
+def between(drill, query, one, other):
     """A limit between what was found in the first minute of one cause and in the last of another."""
-    minutes = minutes_of(night)
+    minutes = minutes_of(drill)
     first = next(m for m in minutes if m.cause == one)
     last = next(m for m in reversed(minutes) if m.cause == other)
     return sum(number(m.recording, query, m.end) for m in (first, last)) / 2
@@ -43,7 +43,7 @@ def but(**changed):
 
 RIGHT = [
     (
-        # Who waits at all, does so for a seat: prompts and a blocked API process fill no queue of more than a few.
+        # Long prompts and a blocked API process leave at most a few requests in the queue.
         f"{WAITING} > 8",
         f"sum(vllm:num_requests_running) + sum(vllm:num_requests_waiting) < 3 and sum({RATE}) > 0 unless {WAITING} > 1",
         # Requests wait though more than one runs at a time in the mean; or requests are preempted.
@@ -78,12 +78,12 @@ WRONG = {
     "wrong-way-round": [but(alike=f"{HITS} > 0.02"), but(one=f"{WAITING} > 1")],
     "false-alarm": but(too_few=f"{WAITING} >= 0"),
     "takes-it-for-another": [
-        but(one=f"{RUNNING} < 2"),  # one seat looks the same
+        but(one=f"{RUNNING} < 2"),  # max_num_seqs 1 looks the same
         but(small=f"{WAITING} > 0.5"),
         but(alike=f"{HITS} < 0.7"),
     ],
     "hangs-on-the-machine": but(one=f"{RATE} < {between(4, RATE, 'client', 'nothing')} and {WAITING} < 0.5"),
     "wakes-you-for-nobody": but(one=f"{RUNNING} < 2 and {WAITING} < 1"),
-    "misses-a-night": but(too_few=f"{WAITING} > {between(1, WAITING, 'queue', 'queue')}"),
+    "misses-a-minute": but(too_few=f"{WAITING} > {between(1, WAITING, 'queue', 'queue')}"),
     "counts-since-the-start": but(small="max_over_time(vllm:num_preemptions_total[10s]) > 0"),
 }

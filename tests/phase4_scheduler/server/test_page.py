@@ -128,7 +128,7 @@ def test_figures_move_while_answers_run_and_stop_frees_the_engine(server, open_p
 def test_more_answers_than_a_browser_can_follow(server, open_page):
     page = open_page(server.address)
     send(page, "Once upon a time", max_tokens=1000, times=6)
-    until(page, "#mistake", re.compile("^5 answers are under way"))
+    until(page, "#mistake", re.compile("^5 answers are running"))
     assert page.locator("article").count() == 5
     click(page, ".stop")
     until(page, "article:first-child .state", re.compile("^stopped"))
@@ -204,7 +204,7 @@ def test_the_key_is_asked_for_and_a_server_that_is_gone_is_told(open_page):
         page = open_page(server.address)  # the page and its figures need no key
         assert page.locator("#key-field").is_hidden()
         send(page, "Once", max_tokens=5)
-        until(page, ".state", re.compile("wants an API key"))
+        until(page, ".state", re.compile("needs an API key"))
         page.fill("#key", "secret")
         send(page, "Once", max_tokens=5)
         until(page, "article:first-child .count", "5")

@@ -1,4 +1,4 @@
-// What moves on a page: light and dark, the definitions of terms, and the pieces. Without it the text is all there.
+// The interactive parts of a page: light and dark, the definitions of terms, and the pieces. The text works without it.
 
 // ---- light and dark
 const root = document.documentElement, button = document.getElementById("theme");
@@ -12,7 +12,7 @@ button.addEventListener("click", () => {
 });
 name();
 
-// ---- the menu: beside the text where there is room, folded above it where there is none
+// ---- the menu: beside the text in a wide window, folded above it in a narrow one
 const menu = document.getElementById("menu"), wide = matchMedia("(min-width: 1000px)");
 const unfold = () => { menu.open = wide.matches; };
 wide.addEventListener("change", unfold);
@@ -54,14 +54,14 @@ for (const term of document.querySelectorAll("a.term")) {
 }
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
 
-// ---- a prompt in the address goes along to the other pages
+// ---- links to other pages keep the prompt in the address
 function carryPrompt({ target }) {
   const link = target.closest?.("a[href]");
   if (link && location.hash.startsWith("#prompt=") && link.origin === location.origin && !link.hash) link.hash = location.hash;
 }
 for (const event of ["click", "auxclick"]) document.addEventListener(event, carryPrompt, true);
 
-// ---- what is wider than the window scrolls by the keyboard as well
+// ---- an element wider than the window can be scrolled by keyboard
 function reachable() {
   for (const wide of document.querySelectorAll("main pre, .wide")) {
     const scrolls = wide.scrollWidth > wide.clientWidth || wide.scrollHeight > wide.clientHeight;
@@ -70,15 +70,15 @@ function reachable() {
   }
 }
 addEventListener("resize", reachable);
-addEventListener("toggle", reachable, true);  // what was folded had no size
-document.addEventListener("load", reachable, true);  // nor had a picture that had not arrived
+addEventListener("toggle", reachable, true);  // a folded element has no size
+document.addEventListener("load", reachable, true);  // nor has an image that is not loaded
 reachable();
 
-// ---- words of a task set the piece below them
+// ---- marked words of a task change the piece below them
 for (const words of document.querySelectorAll("[data-set]")) {
   words.addEventListener("click", () => {
     const place = words.closest("[data-piece]"), live = place.querySelector(".live");
-    if (!place.hasAttribute("data-alive")) return;  // it is on its way, or cannot run here
+    if (!place.hasAttribute("data-alive")) return;  // the piece is not loaded yet, or cannot run here
     for (const setting of words.dataset.set.split("; ")) {
       if (setting[0] === "!") { live.querySelector(`[data-do="${setting.slice(1)}"]`).click(); continue; }
       const [label, value] = setting.split("="), control = live.querySelector(`[aria-label="${label}"]`);
@@ -88,5 +88,5 @@ for (const words of document.querySelectorAll("[data-set]")) {
   });
 }
 
-// ---- the pieces, with all that they need
+// ---- the pieces, with the modules that they need
 if (document.querySelector("[data-piece]")) import("./start.js").then(({ startPieces }) => startPieces());

@@ -1,4 +1,4 @@
-"""Nights from end to end: real servers, real users, and the rules name the fault from the metrics alone."""
+"""Drills from end to end: real servers, real users, and the rules name the fault from the metrics alone."""
 
 import pytest
 
@@ -17,17 +17,17 @@ def test_a_fault_is_named_and_its_remedy_helps(number, cause):
         stage.be_healthy()
         stage.break_down()
         stage.recover()
-        errors, night = stage.load.errors, stage.night
-    findings = investigate(drill.alarms, drill.causes, night.moments)
+        errors, run = stage.load.errors, stage.run
+    findings = investigate(drill.alarms, drill.causes, run.moments)
     assert findings.verdict == cause, findings
-    assert drill.cause(cause).contradiction(night.back_to_normal)  # what spoke for it is gone
+    assert drill.cause(cause).contradiction(run.back_to_normal)  # what spoke for it is gone
     assert errors == []
     assert stage.usual.process.poll() is not None
 
 
-def test_a_healthy_night_wakes_nobody():
+def test_a_healthy_drill_raises_no_alarm():
     drill = DRILLS[5]
     with Stage(drill, "nothing", seed=0, window=4) as stage:
         stage.be_healthy()
         stage.break_down()
-    assert investigate(drill.alarms, drill.causes, stage.night.moments).verdict == "nothing"
+    assert investigate(drill.alarms, drill.causes, stage.run.moments).verdict == "nothing"

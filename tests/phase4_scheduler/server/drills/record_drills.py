@@ -1,13 +1,13 @@
-"""Plays the nights of exercise 4.6 and keeps their metrics in exercises/phase4/nights.
+"""Plays the drills of exercise 4.6 and keeps their metrics in exercises/phase4/recorded_drills.
 
-    python -m tests.phase4_scheduler.server.drills.record_nights
+    python -m tests.phase4_scheduler.server.drills.record_drills
 
-It wants a machine of its own for a quarter of an hour.
+It needs an idle machine for a quarter of an hour.
 """
 
 import json
 
-from exercises.phase4.nights import FOLDER, NIGHTS
+from exercises.phase4.recorded_drills import FOLDER, RECORDED
 from labkit.machine import environment
 from phase4_scheduler.server.drills import DRILLS, Stage
 from phase4_scheduler.story.war_room_story import WINDOW
@@ -25,26 +25,26 @@ SEEDS = (0, 1)
 
 
 def main() -> None:
-    for number, causes in NIGHTS.items():
+    for number, causes in RECORDED.items():
         minutes = []
         for cause in causes:
             for seed in SEEDS:
                 with Stage(DRILLS[number], cause, seed, WINDOW) as stage:
                     if (cause, seed) == (causes[0], SEEDS[0]):
                         stage.be_healthy()
-                        minutes.append(minute(stage, "nothing", seed, stage.night.healthy))
+                        minutes.append(minute(stage, "nothing", seed, stage.run.healthy))
                     stage.break_down()
-                minutes.append(minute(stage, cause, seed, stage.night.faulty))
-                print(f"night {number}: {cause}, seed {seed}", flush=True)
+                minutes.append(minute(stage, cause, seed, stage.run.faulty))
+                print(f"drill {number}: {cause}, seed {seed}", flush=True)
         lines = ",\n".join(json.dumps(one, separators=(",", ":")) for one in minutes)
         about = json.dumps({"environment": environment(), "window": WINDOW})
-        (FOLDER / f"night_{number}.json").write_text(
+        (FOLDER / f"drill_{number}.json").write_text(
             f'{about[:-1]}, "minutes": [\n{lines}]}}\n', encoding="utf-8"
         )
 
 
 def minute(stage: Stage, cause: str, seed: int, end: float) -> dict:
-    series = stage.night.recording.to_json(NAMES, end - WINDOW, end)
+    series = stage.run.recording.to_json(NAMES, end - WINDOW, end)
     for one in series:
         one["samples"] = one["samples"][::2]  # one a second is enough
     return {"cause": cause, "seed": seed, "series": series}

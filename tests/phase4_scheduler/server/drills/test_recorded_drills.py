@@ -1,12 +1,12 @@
-"""The rules on the metrics of real nights, also as faster and slower machines would have seen them."""
+"""The rules on the metrics of real drills, also as faster and slower machines would have seen them."""
 
 import pytest
 
-from exercises.phase4.nights import NIGHTS, minutes_of
+from exercises.phase4.recorded_drills import RECORDED, minutes_of
 from exercises.phase4.two_causes import after_a_day, at_another_pace
 from phase4_scheduler.server.drills import DRILLS, Moments, Recording, investigate
 
-FAULTY = [minute for night in NIGHTS for minute in minutes_of(night) if minute.cause != "nothing"]
+FAULTY = [minute for drill in RECORDED for minute in minutes_of(drill) if minute.cause != "nothing"]
 CHANGES = {
     "as it was": lambda minute: minute,
     "five times as slow": lambda minute: at_another_pace(minute, 5.0),
@@ -33,12 +33,12 @@ def joined(healthy, faulty) -> Moments:
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("minute", FAULTY, ids=str)
 def test_the_rules_name_the_fault_on_a_machine_of_any_pace(minute, change):
-    drill, healthy = DRILLS[minute.night], minutes_of(minute.night)[0]
+    drill, healthy = DRILLS[minute.drill], minutes_of(minute.drill)[0]
     found = investigate(drill.alarms, drill.causes, joined(*map(CHANGES[change], (healthy, minute))))
     assert found.verdict == minute.cause, found
 
 
-@pytest.mark.parametrize("night", NIGHTS)
-def test_a_healthy_minute_after_a_healthy_minute_wakes_nobody(night):
-    drill, healthy = DRILLS[night], minutes_of(night)[0]
+@pytest.mark.parametrize("number", RECORDED)
+def test_a_healthy_minute_after_a_healthy_minute_raises_no_alarm(number):
+    drill, healthy = DRILLS[number], minutes_of(number)[0]
     assert investigate(drill.alarms, drill.causes, joined(healthy, healthy)).verdict == "nothing"

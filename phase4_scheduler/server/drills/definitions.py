@@ -1,4 +1,4 @@
-"""The seven nights, by their numbers, read from nights.toml."""
+"""The seven drills by number, read from drills.toml."""
 
 import re
 import tomllib
@@ -11,21 +11,21 @@ from phase4_scheduler.server.drills.evidence import Cause, Check
 from phase4_scheduler.server.drills.load import PROMPTS, Users
 from phase4_scheduler.server.drills.playing import Drill, Fault
 
-TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("nights.toml").read_text(encoding="utf-8"))
+TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("drills.toml").read_text(encoding="utf-8"))
 QUERIES: dict[str, str] = {}
 for _name, _text in TABLE.pop("queries").items():
     QUERIES[_name] = Template(_text).substitute(QUERIES)
 SHARED = TABLE.pop("shared")
-OFFERED = ("l4", "a100-80", "h100", "h200")  # night 6
+OFFERED = ("l4", "a100-80", "h100", "h200")  # drill 6
 
 
 def text_of(query: str) -> str:
-    """PromQL, with the queries that it names."""
+    """The PromQL of a query, with the queries that it names."""
     return Template(query).substitute(QUERIES)
 
 
 def check_of(says: str, test: str) -> Check:
-    """ "$TTFT > 1.6 x by 10%": a query, a bound, of the ratio to the healthy window, with a margin."""
+    """The check in a text such as "$TTFT > 1.6 x by 10%": a query, a bound, the ratio to the healthy window, a margin."""
     query, op, bound, ratio, margin = re.fullmatch(r"(.+) ([<>]) ([\d.]+)( x)?(?: by (\d+)%)?", test).groups()
     return Check(says, text_of(query), "ratio" if ratio else "now", op, float(bound), int(margin or 0) / 100)
 
@@ -37,7 +37,7 @@ def cause_of(name: str, checks: list[list[str]] = (), **words: str) -> Cause:
 
 
 def users_of(groups: list[dict[str, Any]] | None) -> tuple[Users, ...] | None:
-    """Their prompts: "words 40", "documents 6", "dated documents 6"."""
+    """Users by groups. Their prompts are "words 40", "documents 6" or "dated documents 6"."""
     if groups is None:
         return None
     parts = [(group, *group["prompt"].rsplit(" ", 1)) for group in groups]
@@ -49,7 +49,7 @@ def fault_of(options: str = "", users: Any = None, usual: Any = None, **rest: An
 
 
 def price(card: Card) -> str:
-    """PromQL of what the load costs on a card at best: its price, times the larger of two shares of it that are needed.
+    """PromQL of the lowest cost of the load on a card: the price, times the larger of the two shares of the card that the load needs.
 
     `a > b or b` is the larger of a and b.
     """
@@ -64,26 +64,26 @@ def purchase(name: str) -> Cause:
         checks.append(Check(f"the load costs less than on {other.title}", cheaper, "now", "<", 1))
     return Cause(
         name,
-        f"{card.title}: {card.bandwidth_gb_s:,} GB/s, {card.tensor_tflops} TFLOPS, ${card.dollars_per_hour:.2f} an hour.",
+        f"{card.title}: {card.bandwidth_gb_s:,} GB/s, {card.tensor_tflops} TFLOPS, ${card.dollars_per_hour:.2f} per hour.",
         tuple(checks),
-        "Buy what the traffic is short of: few operations a byte want bandwidth, many want arithmetic.",
+        "Traffic with few operations per byte needs bandwidth, traffic with many needs arithmetic.",
     )
 
 
-def drill_of(number: str, night: dict[str, Any]) -> Drill:
-    causes = [cause_of(**cause) for cause in night.get("causes", ())] or map(purchase, OFFERED)
+def drill_of(number: str, entry: dict[str, Any]) -> Drill:
+    causes = [cause_of(**cause) for cause in entry.get("causes", ())] or map(purchase, OFFERED)
     return Drill(
         int(number),
-        night["question"],
-        night["pager"],
-        text_of(night["figure"]),
-        tuple(check_of(*alarm) for alarm in night["alarms"]),
-        {title: text_of(query) for title, query in night["watch"].items()},
-        tuple(night["options"].split()),
-        users_of(night["users"]),
+        entry["question"],
+        entry["pager"],
+        text_of(entry["figure"]),
+        tuple(check_of(*alarm) for alarm in entry["alarms"]),
+        {title: text_of(query) for title, query in entry["watch"].items()},
+        tuple(entry["options"].split()),
+        users_of(entry["users"]),
         tuple(causes),
-        {name: fault_of(**fault) for name, fault in night["faults"].items()},
+        {name: fault_of(**fault) for name, fault in entry["faults"].items()},
     )
 
 
-DRILLS = {int(number): drill_of(number, night) for number, night in TABLE.items()}
+DRILLS = {int(number): drill_of(number, entry) for number, entry in TABLE.items()}
