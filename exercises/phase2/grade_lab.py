@@ -40,7 +40,7 @@ def _steps(got: tuple[list[int], list[Step]], want: tuple[list[int], list[Step]]
     return lines(*got, want[1]), lines(*want, want[1])
 
 
-OFFSET = "offset += len(new)  # once for each step, and before `new` becomes another"
+OFFSET = "offset += len(new)  # once per step, before `new` is replaced"
 NEW, PLACE = "new = [token]", "2 * prompt_length + i"
 ENDS = "        if len(answer) == max_new_tokens:\n            return answer"
 LAB = Solution(

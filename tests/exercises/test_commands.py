@@ -76,7 +76,7 @@ def test_progress_of_a_beginner(capsys, books):
     assert "next: 1.1 Which pair comes most often?" in out
     assert "jupyter lab notebooks/exercises/p1e1_pairs.ipynb" in out and "lab submit" not in out
     progress.note_check("p1e1_pairs", Verdict("correct"))
-    assert "next: 1.5" in run(capsys, "progress")[1], "the core comes before what is deep"
+    assert "next: 2.1" in run(capsys, "progress")[1], "the core comes before what is deep"
 
 
 def test_progress_says_what_is_solved_tried_hinted_and_guessed(capsys, books):
@@ -217,7 +217,7 @@ def test_a_number_is_a_name(word):
     [
         ("nonsense", "no notebook is called 'nonsense'; `lab progress` lists the exercises"),
         ("", "no notebook is called ''"),
-        ("p1e1_pair.ipynb.txt", "a notebook ends in .ipynb"),
+        ("p1e1_pair.ipynb.txt", "its name must end in .ipynb"),
         ("p1e1_pears", "did you mean p1e1_pairs?"),
         ("p1", "is the beginning of 6 notebooks: p1e1_pairs, "),
         ("1.15", "no notebook is called '1.15'"),

@@ -1,4 +1,4 @@
-OFFSET, NEW = "offset += len(new)  # once for each step, and before `new` becomes another", "new = [token]"
+OFFSET, NEW = "offset += len(new)  # once per step, before `new` is replaced", "new = [token]"
 RIGHT = [
     {
         OFFSET: "offset = len(prompt_ids) + len(answer)",
