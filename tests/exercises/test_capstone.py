@@ -214,7 +214,7 @@ def test_an_edition_for_students_holds_no_solution(tmp_path):
     for source in all_sources():
         text = (tmp_path / "course" / source.relative_to(ROOT)).read_text()
         assert "# BEGIN SOLUTION" not in text and "check(" in text
-    with pytest.raises(LabError, match="there already"):
+    with pytest.raises(LabError, match="exists already"):
         write_edition(tmp_path / "course")
 
 
