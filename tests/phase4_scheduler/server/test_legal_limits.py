@@ -30,7 +30,7 @@ AT_ITS_LIMITS = {
     "20 log probabilities": {"logprobs": 20},
     "everything that changes logits": {
         "repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": 0.5, "top_p": 0.9, "top_k": 4000, "min_p": 1e-6,
-        "logit_bias": dict.fromkeys(map(str, ALL), 1.5), "min_tokens": TOKENS, "prompt": "word " * 800,
+        "logit_bias": dict.fromkeys(map(str, ALL), 1.5), "min_tokens": TOKENS, "prompt": "word " * 700,
     },
     "a report on a prompt of 900 tokens": {"prompt": [5] * 900, "prompt_logprobs": 20, "stream": False},
     "a prompt of 1 MB, cut to fit": {"prompt": "word " * 200_000, "truncate_prompt_tokens": 900},
