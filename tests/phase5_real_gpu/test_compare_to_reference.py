@@ -281,6 +281,7 @@ def test_script_beside_an_article_and_what_others_published(tmp_path, run_script
     assert "TensorRT-LLM 1.0, Llama 3.1 8B FP8" in " ".join(said.split()) and "12,194" in said
 
 
+@pytest.mark.proof  # the engine and a kernel are compiled and timed: 16 s
 def test_script_measures_this_machine(tmp_path, run_script, monkeypatch):
     few = replace(plan_for("cpu", quick=True), isls=(10, 100), batches=(1, 8), mixed=(1, 4, 4))
     monkeypatch.setattr(quick_measurements, "plan_for", lambda *_, **__: few)
