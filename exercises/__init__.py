@@ -25,8 +25,8 @@ Four files belong to an exercise:
 
 - `e1_pairs.py`, the source: task, solution, and the way into the engine;
 - `e1_pairs.txt`: three hints, and below `# diagnoses` what to say of each mistake (`# diagnoses merge` for one of several answers);
-- `grade_pairs.py`, the grader: the known mistakes, most of them slips in the solution, and the cases in which an answer has to
-  agree with the solution (`exercises/judging/solutions.py`);
+- `grade_bpe.py`, the grader of one subject's exercises: the known mistakes, most of them slips in the solution, and the cases in
+  which an answer has to agree with the solution (`exercises/judging/solutions.py`);
 - `tests/exercises/answers/p1e1_pairs.py`, the bank: right answers that are written differently, and wrong ones that no slip gives.
 
     EXERCISE = Solution(
@@ -40,6 +40,6 @@ Four files belong to an exercise:
         EXERCISE.judge("count_pairs", count_pairs, [([1, 2, 1, 2],), ([],)])
         EXERCISE.judge("merge", merge, [([1, 2, 1, 2], (1, 2), 9)])
 
-A test makes every slip in the solution and expects its diagnosis. A mistake that no slip gives is an answer of its own, or a
-`When`, seen by the result. Classes are judged by scripts (`exercises/judging/scripts.py`) or by a `play` of the grader's own.
+A test makes every slip in the solution and expects its diagnosis. A mistake that no slip gives is a `When`, seen by the result.
+Classes are judged by scripts (`exercises/judging/scripts.py`) or by a `play` of the grader's own.
 """

@@ -3,28 +3,13 @@
 import gzip
 import json
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 from labkit.paths import ROOT
 
 RECORDINGS = ROOT / "tests" / "phase4_scheduler" / "engine" / "vllm_0_32_plain.jsonl.gz"
 STOP = 7  # the token that ends a text in the recordings
 Step = dict[str, Any]
-
-
-class Difference(NamedTuple):
-    """Where a scheduler first decides otherwise. what: the field of the recording."""
-
-    workload: int
-    step: int
-    what: str
-    mine: Any
-    vllms: Any
-
-    def __str__(self) -> str:
-        return (
-            f"workload {self.workload}, step {self.step}, {self.what}: yours {self.mine}, vLLM's {self.vllms}"
-        )
 
 
 def workloads(most: int | None = None) -> list[dict[str, Any]]:
@@ -34,19 +19,20 @@ def workloads(most: int | None = None) -> list[dict[str, Any]]:
     return [r for r in found if r["config"]["policy"] == "fcfs"][:most]
 
 
-def first_difference(package: str, recording: dict[str, Any]) -> Difference | None:
-    """Serve a recorded workload with the scheduler and the blocks of a package, such as `my_engine`."""
-    replay, number = Replay(package, recording), recording["seed"]
+def first_difference(package: str, recording: dict[str, Any]) -> str:
+    """Serve a recorded workload with the scheduler and the blocks of a package, such as `my_engine`. "": as vLLM did."""
+    replay = Replay(package, recording)
     for theirs in recording["steps"]:
+        where = f"workload {recording['seed']}, step {theirs['step']}"
         try:
             ours = replay.step(theirs["step"])
         except Exception as error:
-            return Difference(number, theirs["step"], "stops", f"{type(error).__name__}: {error}", "goes on")
+            return f"{where}: yours stops, with {type(error).__name__}: {error}"
         theirs = theirs | {"finished": sorted(theirs["finished"])}
         for what, mine in ours.items():
             if mine != theirs[what]:
-                return Difference(number, theirs["step"], what, mine, theirs[what])
-    return None
+                return f"{where}, {what}: yours {mine}, vLLM's {theirs[what]}"
+    return ""
 
 
 class Replay:

@@ -127,7 +127,7 @@ def compare_decisions(console: Page) -> int:
         f"Your scheduler agrees with vLLM 0.32 on {equal} of {len(found)} recorded workloads, step by step."
     )
     if different:
-        console.print(f"The first that differs: {escape(str(different[0]))[:400]}", highlight=False)
+        console.print(f"The first that differs: {escape(different[0])[:400]}", highlight=False)
     console.print()
     return len(different)
 

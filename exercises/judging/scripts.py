@@ -1,7 +1,6 @@
 """Answers that are classes, judged by short scripts: a script is what the learner reads in the box, and what is run.
 
-play = scripted(Allocator=answer)
-play("a = Allocator(4); b = a.take(); a.give_back([b, b])")
+run_script("a = Allocator(4); b = a.take(); a.give_back([b, b])", Allocator=answer)
 # [("b = a.take()", 1), ("a.give_back([b, b])", "ValueError")]
 """
 
@@ -32,23 +31,19 @@ def _statements(script: str) -> list[tuple[str, CodeType, str, str]]:
     return found
 
 
-def scripted(**names: Any) -> Callable[[str], Outcome]:
-    """Runs a script of assignments and expressions with these names. What a call of a name makes is no outcome."""
-
-    def play(script: str) -> Outcome:
-        known, out = dict(names), []
-        for text, code, target, called in _statements(script):
-            try:
-                value, refused = eval(code, known), False
-            except REFUSALS as error:
-                value, refused = type(error).__name__, True
-            if target:
-                known[target] = value
-            if refused or called not in names:
-                out.append((text, list(value) if isinstance(value, list) else value))
-        return out
-
-    return play
+def run_script(script: str, **names: Any) -> Outcome:
+    """Run a script of assignments and expressions with these names. What a call of a name makes is no outcome."""
+    known, out = dict(names), []
+    for text, code, target, called in _statements(script):
+        try:
+            value, refused = eval(code, known), False
+        except REFUSALS as error:
+            value, refused = type(error).__name__, True
+        if target:
+            known[target] = value
+        if refused or called not in names:
+            out.append((text, list(value) if isinstance(value, list) else value))
+    return out
 
 
 def first_difference(got: Outcome, want: Outcome) -> tuple[str, Any, Any]:

@@ -10,23 +10,38 @@ Where a copy of the course holds stubs, the solutions come from one packed file 
 """
 
 import ast
+import linecache
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
+from itertools import count
 from typing import Any
 
 from exercises.judging.comparing import brief
 from exercises.judging.judge import When, judge
-from exercises.judging.scripts import Outcome, present, scripted, show_script
-from exercises.judging.slips import Slip, defined_by, with_slip
+from exercises.judging.scripts import present, run_script, show_script
 from exercises.judging.sources import cut, whole_source
 from exercises.judging.verdict import Diagnoses, Exercise, texts_of
 
 CHECK = '# %% tags=["check"]'
 
 
-def solution_source(name: str, asks: Sequence[str], slip: Slip) -> str:
-    """The solution's source up to the check, with slips in it: what it imports, defines and answers. It runs nothing."""
-    lines = with_slip(cut(whole_source(name).partition(CHECK)[0]).solution, slip, name).splitlines()
+Slip = Mapping[str, str]  # what stands in a source -> what the learner wrote there
+_numbers = count()
+
+
+def solution_source(name: str, asks: Sequence[str], slip: Slip, as_handed_out: bool = False) -> str:
+    """The solution's source up to the check, with slips in it: what it imports, defines and answers. It runs nothing.
+
+    Raises:
+        ValueError: what is to be replaced does not stand in the source.
+    """
+    both = cut(whole_source(name).partition(CHECK)[0])
+    source = both.student if as_handed_out else both.solution
+    for old, new in slip.items():
+        if old not in source:
+            raise ValueError(f"{old!r} does not stand in {name}")
+        source = source.replace(old, new)
+    lines = source.splitlines()
     for node in ast.parse("\n".join(lines)).body:
         answers = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in asks
         if not answers and not isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef):
@@ -34,17 +49,28 @@ def solution_source(name: str, asks: Sequence[str], slip: Slip) -> str:
     return "\n".join(lines) + "\n"
 
 
-def solved(name: str, asks: Sequence[str], slip: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The answers of a solution by their names.
+def solved(
+    name: str, asks: Sequence[str], slip: Mapping[str, Any] | None = None, as_handed_out: bool = False
+) -> dict[str, Any]:
+    """The answers of a solution by their names. Their lines are found by tracebacks, and by Triton.
 
     Args:
         slip: {what stands in the solution: what the learner wrote there}, or {name of an answer: another answer}.
+        as_handed_out: the answers as a learner gets them: stubs, or the planted bug of a debugging lab.
     """
     slip = slip or {}
     texts = {old: new for old, new in slip.items() if isinstance(new, str)}
+    source = solution_source(name, asks, texts, as_handed_out)
+    filename = f"<{name}, changed {next(_numbers)}>"
+    linecache.cache[filename] = len(source), None, source.splitlines(keepends=True), filename
     names: dict[str, Any] = {"__name__": f"answers_{name}"}
-    defined_by(solution_source(name, asks, texts), name, names, into=names)
+    exec(compile(source, filename, "exec"), names)
     return {asked: slip.get(asked, names[asked]) for asked in asks}
+
+
+def handed_out(name: str, asked: str, slip: Slip | None = None) -> Any:
+    """One answer as a learner gets it."""
+    return solved(name, (asked,), slip, as_handed_out=True)[asked]
 
 
 class Solution:
@@ -53,13 +79,17 @@ class Solution:
     Args:
         name: of the exercise. seconds: how long the grader may run.
         mistakes: for each answer that it asks for, in that order, the known mistakes by their diagnoses. A mistake is a
-            slip in the solution, an answer of its own, a `When`, or a tuple of these.
+            slip in the solution, a `When`, or a tuple of these.
     """
 
     exercise: Exercise
 
     def __init__(self, name: str, seconds: float = 10.0, /, **mistakes: Mapping[str, Any]) -> None:
-        self.name, self.seconds, self.mistakes, self.asks = name, seconds, mistakes, tuple(mistakes)
+        self.name, self.seconds, self.asks = name, seconds, tuple(mistakes)
+        self.mistakes = {
+            asked: {told: ways if isinstance(ways, tuple) else (ways,) for told, ways in known.items()}
+            for asked, known in mistakes.items()
+        }
 
     @cached_property
     def answers(self) -> dict[str, Any]:
@@ -73,17 +103,17 @@ class Solution:
 
     def grader(self, grade: Callable[..., Any]) -> Callable[..., Any]:
         """Decorates the function that judges the answers."""
-        asks, how = self.asks, dict(seconds=self.seconds, mistakes=self.wrong_answers)
-        self.exercise = Exercise(self.name, asks, grade, **how)
+        how = dict(seconds=self.seconds, mistakes=self.wrong_answers)
+        self.exercise = Exercise(self.name, self.asks, grade, **how)
         return grade
 
     def wrong_answers(self) -> list[tuple[str, Slip]]:
         """(diagnosis, the slips of a wrong answer): each mistake that is an answer by itself."""
         return [
-            (diagnosis, way if isinstance(way, Mapping) else {asked: way})
-            for asked, mistakes in self.mistakes.items()
+            (diagnosis, way)
+            for mistakes in self.mistakes.values()
             for diagnosis, ways in mistakes.items()
-            for way in (ways if isinstance(ways, tuple) else (ways,))
+            for way in ways
             if not isinstance(way, When)
         ]
 
@@ -93,7 +123,7 @@ class Solution:
         answer: Any,
         cases: Sequence[tuple],
         *,
-        play: Callable[..., Callable[..., Any]] = lambda answer: answer,
+        play: Callable[..., Any] | None = None,
         only: Sequence[str] | None = None,
         show: Callable[..., str] | None = None,
         **how: Any,
@@ -102,33 +132,33 @@ class Solution:
 
         Args:
             asked: the name of the answer, or the names of several that are judged together.
-            play: what is done with the answers in each case, `play(*answers)(*case)`, if not only called.
+            play: what is done with the answers in each case, `play(*answers, *case)`, if they are not only called.
             only: the diagnoses that these cases may give.
             show, how: see `judge.judge`. By default the call is shown with the arguments, large tensors by their shapes.
         """
         names = (asked,) if isinstance(asked, str) else asked
         given = (answer,) if isinstance(asked, str) else answer
 
-        @cache
-        def compiled(slip: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
-            answers = solved(self.name, self.asks, dict(slip))
-            return play(*(answers[name] for name in names))
+        def played(answers: Mapping[str, Any]) -> Callable[..., Any]:
+            return partial(play, *(answers[name] for name in names)) if play else answers[names[0]]
 
-        def way(name: str, mistake: Any) -> Any:
+        @cache
+        def compiled(slip: tuple[tuple[str, str], ...]) -> Callable[..., Any]:
+            return played(solved(self.name, self.asks, dict(slip)))
+
+        def made(mistake: Slip | When) -> Any:
             if isinstance(mistake, When):
                 return mistake
-            slip = tuple((mistake if isinstance(mistake, Mapping) else {name: mistake}).items())
-            return lambda *args: compiled(slip)(*args)
+            return lambda *args: compiled(tuple(mistake.items()))(*args)
 
-        known: dict[str, tuple[Any, ...]] = {}
+        known: dict[str, list[Any]] = {}
         for name in names:
             for diagnosis, ways in self.mistakes[name].items():
                 if only is None or diagnosis in only:
-                    ways = ways if isinstance(ways, tuple) else (ways,)
-                    known[diagnosis] = known.get(diagnosis, ()) + tuple(way(name, each) for each in ways)
-        says, right = self.says(names[0]), play(*(self.answers[name] for name in names))
+                    known.setdefault(diagnosis, []).extend(map(made, ways))
+        says, right = self.says(names[0]), played(self.answers)
         judge(
-            play(*given),
+            played(dict(zip(names, given, strict=True))),
             cases,
             right,
             known,
@@ -139,9 +169,11 @@ class Solution:
 
     def judge_scripts(self, asked: str, answer: Any, scripts: Sequence[str]) -> None:
         """The same for a class that scripts use by its name."""
-
-        def play(answer: Any) -> Callable[[str], Outcome]:
-            return scripted(**{asked: answer})
-
-        cases = [(script,) for script in scripts]
-        self.judge(asked, answer, cases, play=play, show=show_script, present=present)
+        self.judge(
+            asked,
+            answer,
+            [(script,) for script in scripts],
+            play=lambda answer, script: run_script(script, **{asked: answer}),
+            show=show_script,
+            present=present,
+        )

@@ -54,22 +54,18 @@ OUTSIDE = {
 }
 
 
-def read_safely(read_header: Callable) -> Callable[[str, bytes], dict[str, Entry] | str]:
+def read_safely(read_header: Callable, name: str, data: bytes) -> dict[str, Entry] | str:
     """What is read of a file. A hostile one has to be refused by a ValueError of the reader's own."""
-
-    def play(name: str, data: bytes) -> dict[str, Entry] | str:
-        if name in PLAIN and "wrong way" not in name:
-            return read_header(data)
-        try:
-            return {"read": read_header(data)}
-        except Exception as error:
-            # json's own complaint about a header that is cut off is a ValueError, too, but it comes too late:
-            # with a length of 2^60 a reader of real files has asked for that memory by then.
-            too_late = isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
-            refused = isinstance(error, ValueError) and not too_late
-            return {"refused": "by a ValueError" if refused else f"{type(error).__name__}: {error}"}
-
-    return play
+    if name in PLAIN and "wrong way" not in name:
+        return read_header(data)
+    try:
+        return {"read": read_header(data)}
+    except Exception as error:
+        # json's own complaint about a header that is cut off is a ValueError, too, but it comes too late:
+        # with a length of 2^60 a reader of real files has asked for that memory by then.
+        too_late = isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
+        refused = isinstance(error, ValueError) and not too_late
+        return {"refused": "by a ValueError" if refused else f"{type(error).__name__}: {error}"}
 
 
 PLACES = "start + first, start + end)"

@@ -32,41 +32,21 @@ STRAY = (
 )
 
 
-def shown(streamer_class: Callable) -> Callable[[str, Turns], list[str]]:
+def shown(streamer_class: Callable, name: str, turns: Turns) -> list[str]:
     """What each token shows, then the rest of each stream."""
-
-    def play(name: str, turns: Turns) -> list[str]:
-        streamers = [streamer_class() for _ in {who for who, _ in turns}]
-        return [*(streamers[who].push(token) for who, token in turns), *(s.finish() for s in streamers)]
-
-    return play
+    streamers = [streamer_class() for _ in {who for who, _ in turns}]
+    return [*(streamers[who].push(token) for who, token in turns), *(s.finish() for s in streamers)]
 
 
-def shown_in_time(streamer_class: Callable) -> Callable[[str, Turns], list[str]]:
+def shown_in_time(streamer_class: Callable, name: str, turns: Turns) -> list[str]:
     """All the text together, then whether some of it came late: when a � appears is left open, but text may wait one token."""
-
-    def play(name: str, turns: Turns) -> list[str]:
-        *texts, rest = shown(streamer_class)(name, turns)
-        decoder, certain, so_far, late = codecs.getincrementaldecoder("utf-8")("replace"), "", "", False
-        for (_, token), text in zip(turns, texts, strict=True):
-            so_far += text
-            late |= len(so_far) < len(certain.rstrip("\ufffd"))  # what was certain a token ago
-            certain += decoder.decode(token)
-        return [so_far + rest, "late" if late else "in time"]
-
-    return play
-
-
-class OneLate:
-    def __init__(self) -> None:
-        self.decoder, self.held = codecs.getincrementaldecoder("utf-8")("replace"), ""
-
-    def push(self, token: bytes) -> str:
-        out, self.held = self.held, self.decoder.decode(token)
-        return out
-
-    def finish(self) -> str:
-        return self.held + self.decoder.decode(b"", True)
+    *texts, rest = shown(streamer_class, name, turns)
+    decoder, certain, so_far, late = codecs.getincrementaldecoder("utf-8")("replace"), "", "", False
+    for (_, token), text in zip(turns, texts, strict=True):
+        so_far += text
+        late |= len(so_far) < len(certain.rstrip("\ufffd"))  # what was certain a token ago
+        certain += decoder.decode(token)
+    return [so_far + rest, "late" if late else "in time"]
 
 
 def _swallowed(got: Sequence[str], want: Sequence[str], *_: object) -> bool:
@@ -86,6 +66,7 @@ def _half_characters(got: Sequence[str], want: Sequence[str], name: str, *_: obj
     return name not in ODD_STREAMS and "\ufffd" in "".join(got)
 
 
+PUSH = "def push(self, token: bytes) -> str:"
 BEGINNING, ODD = 'data, text = self.waiting + token, ""', 'text += "\\ufffd"'
 REST, WAITS = 'rest.decode("utf-8", errors="replace")', 'error.reason == "unexpected end of data"'
 EXERCISE = Solution(
@@ -98,7 +79,14 @@ EXERCISE = Solution(
             BEGINNING: 'self.waiting += token\n        return self.waiting.decode("utf-8", errors="ignore")',
             REST: '""',
         },
-        "stream-a-token-late": OneLate,
+        "stream-a-token-late": {
+            PUSH: f"""{PUSH}
+        self.held, held = self._push(token), getattr(self, "held", "")
+        return held
+
+    {PUSH.replace("push", "_push")}""",
+            REST: f'getattr(self, "held", "") + {REST}',
+        },
         "stream-all-or-nothing": {
             'text += data[: error.start].decode("utf-8")': 'self.waiting = data\n                return ""'
         },

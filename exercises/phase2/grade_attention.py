@@ -1,4 +1,4 @@
-"""Graders of one head and of grouped queries."""
+"""Graders of the primer, the causal mask, one head, grouped queries and rotary positions."""
 
 import math
 from collections.abc import Callable
@@ -6,9 +6,78 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from exercises.grading import same, show
+from exercises.grading import guard, same, show
 from exercises.judging.judge import When
 from exercises.judging.solutions import Solution
+
+# ---------------------------------------------------------------------- 2.0 scores by a product, probabilities by softmax
+
+PROBABILITIES, SCORES = "torch.softmax(hidden @ table.T, dim=-1)", "hidden @ table.T"
+TENSORS = Solution(
+    "p2e0_tensors",
+    next_probabilities={
+        "tensor-no-softmax": {PROBABILITIES: SCORES},
+        "tensor-softmax-over-tokens": {"dim=-1": "dim=0"},
+        "tensor-softmax-over-all": {PROBABILITIES: f"torch.exp({SCORES}) / torch.exp({SCORES}).sum()"},
+        "tensor-turned": (
+            {PROBABILITIES: "torch.softmax(table @ hidden.T, dim=0)"},
+            {PROBABILITIES: "torch.softmax(table @ hidden.T, dim=1)"},
+        ),
+        "tensor-not-transposed": {"table.T": "table"},
+        "tensor-only-the-last": ({"hidden @": "hidden[-1:] @"}, {"hidden @": "hidden[-1] @"}),
+        "tensor-shares-of-scores": {PROBABILITIES: f"(scores := {SCORES}) / scores.sum(1, keepdim=True)"},
+        "tensor-likeliest": {PROBABILITIES: f"{PROBABILITIES}.argmax(dim=1)"},
+        "tensor-scaled": {SCORES: f"{SCORES} / table.shape[1] ** 0.5"},
+        "tensor-logarithms": {"torch.softmax": "torch.log_softmax"},
+        "tensor-overflows": (
+            {PROBABILITIES: f"(powers := torch.exp({SCORES})) / powers.sum(dim=-1, keepdim=True)"},
+            When(lambda got, want, *_: got.shape == want.shape and not got.isfinite().all()),
+        ),
+    },
+)
+
+
+@TENSORS.grader
+def grade_tensors(next_probabilities: Callable) -> None:
+    random = torch.Generator().manual_seed(1)
+    table = torch.tensor([[0.0, 5.0], [math.log(2), 0.0], [math.log(5), 7.0]])
+    cases = [(torch.tensor([[1.0, 0.0]]), table)]
+    for n, d, words in ((3, 4, 6), (1, 8, 16), (4, 4, 4), (5, 3, 2)):
+        cases.append((torch.randn(n, d, generator=random), torch.randn(words, d, generator=random)))
+    large = torch.tensor([[300.0, -300.0]]), torch.tensor([[3.0, 1.0], [3.0, 1.001], [-3.0, 2.0]])
+    TENSORS.judge("next_probabilities", next_probabilities, [*cases, large], tolerance=2e-4)
+
+
+# ---------------------------------------------------------------------- 2.1 the causal mask
+
+SEEN = "torch.arange(num_keys)[None, :] <= positions[:, None]"
+MASK = Solution(
+    "p2e1_causal_mask",
+    may_see={
+        "mask-blind-to-itself": {"<=": "<"},
+        "mask-sees-the-next": {"positions[:, None]": "positions[:, None] + 1"},
+        "mask-top-left": {"(num_keys - num_queries, num_keys)": "(num_queries)"},
+        # True where attention is forbidden, as in torch.nn.MultiheadAttention.
+        "mask-upside-down": {"<=": ">"},
+        "mask-looks-ahead": {"<=": ">="},
+        "mask-turned": {"[None, :] <= positions[:, None]": "[:, None] <= positions[None, :]"},
+        "mask-forgets-old-keys": {SEEN: "torch.ones(num_queries, num_queries, dtype=torch.bool).tril()"},
+        "mask-hides-old-keys": {SEEN: f"({SEEN}) & (torch.arange(num_keys) >= num_keys - num_queries)"},
+        "mask-of-all-tokens": {SEEN: "torch.ones(num_keys, num_keys).tril().bool()"},
+        "mask-sees-all": {SEEN: "torch.full((num_queries, num_keys), True)"},
+        "mask-hides-too-much": When(lambda got, want, n, m: not (got & ~want).any()),
+        "mask-shows-too-much": When(lambda got, want, n, m: not (want & ~got).any()),
+    },
+)
+
+
+@MASK.grader
+def grade_mask(may_see: Callable) -> None:
+    first = guard(may_see, 2, 5)
+    if isinstance(first, Tensor) and first.dtype != torch.bool:
+        raise MASK.says().no("mask-not-bool", "may_see(2, 5)", first, MASK.answers["may_see"](2, 5))
+    sizes = [(3, 3), (2, 5), (1, 1), (1, 5), (4, 4), (3, 7), (8, 8), (5, 6), (16, 40)]
+    MASK.judge("may_see", may_see, sizes)
 
 
 def causal(n: int, m: int) -> Tensor:
@@ -112,3 +181,57 @@ def grade_grouped(grouped_attention: Callable) -> None:
         q = torch.randn(n, heads, d, generator=random)
         cases.append((q, *(torch.randn(m, kv_heads, d, generator=random) for _ in range(2))))
     GROUPS.judge("grouped_attention", grouped_attention, cases, present=_first_token)
+
+
+# ---------------------------------------------------------------------- 2.4 rotary positions
+
+PLACES, TURNED = "positions.float()", "a * cos - b * sin, b * cos + a * sin"
+SPEEDS = "theta ** (-torch.arange(half, dtype=torch.float32) / half)"
+RESULT = f"torch.cat(({TURNED}), dim=-1).to(x.dtype)"
+ROTARY = Solution(
+    "p2e4_rotary",
+    rotate={
+        "rotary-positions-start-anew": {PLACES: "torch.arange(len(x)).float()"},
+        "rotary-one-position-for-all": {PLACES: "(positions[0] + torch.arange(len(x))).float()"},
+        "rotary-counts-from-one": {PLACES: "(positions + 1).float()"},
+        "rotary-pairs-of-neighbours": {
+            "x[..., :half].float(), x[..., half:].float()": "x[..., ::2].float(), x[..., 1::2].float()",
+            RESULT: f"torch.stack(({TURNED}), dim=-1).flatten(-2).to(x.dtype)",
+        },
+        "rotary-turns-backwards": {TURNED: "a * cos + b * sin, b * cos - a * sin"},
+        "rotary-is-no-rotation": {TURNED: "a * cos - b * sin, a * cos + b * sin"},
+        "rotary-no-minus": {TURNED: "a * cos + b * sin, b * cos + a * sin"},
+        "rotary-first-half-overwritten": {TURNED: "(a := a * cos - b * sin), b * cos + a * sin"},
+        "rotary-speed-without-two": {"/ half)": "/ x.shape[-1])"},
+        "rotary-too-slow": {"-torch.arange": "-2 * torch.arange"},
+        "rotary-one-speed": {SPEEDS: "torch.ones(half)"},
+        "rotary-grows": {"-torch.arange": "torch.arange"},
+        "rotary-speed-from-one": {"arange(half,": "arange(1, half + 1,"},
+        "rotary-sine-for-cosine": {TURNED: "a * sin - b * cos, b * sin + a * cos"},
+        "rotary-unchanged": {RESULT: "x"},
+        "rotary-degrees": {PLACES: "torch.deg2rad(positions.float())"},
+        "rotary-theta-ignored": {"= theta **": "= 10_000.0 **"},
+        "rotary-format-changed": ({".to(x.dtype)": ""}, When(lambda got, want, *_: got[0] != want[0])),
+        "rotary-angles-rounded": When(lambda got, want, x, *_: x.dtype == torch.bfloat16),
+    },
+)
+
+
+@ROTARY.grader
+def grade_rotary(rotate: Callable) -> None:
+    random = torch.Generator().manual_seed(3)
+    cases = [
+        (torch.tensor([[[1.0, 0.0]]]), torch.tensor([1])),
+        (torch.tensor([[[1.0, 1.0, 0, 0]]]), torch.tensor([2])),
+    ]
+    rows = ((2, 8, [0, 1, 2]), (2, 8, [3, 4, 5]), (1, 16, [41]), (3, 4, [7, 0, 30, 12]), (2, 64, [900, 901]))
+    for heads, d, positions in rows:
+        cases.append((torch.randn(len(positions), heads, d, generator=random), torch.tensor(positions)))
+    cases += [(*cases[2], 500_000.0), (*cases[5], 100.0)]
+    ROTARY.judge("rotate", rotate, cases, tolerance=2e-4)
+    half = torch.randn(2, 2, 8, generator=random.manual_seed(4)).bfloat16(), torch.tensor([1001, 1002])
+
+    def format_first(out: Tensor) -> list:
+        return [str(out.dtype), out.float()] if isinstance(out, Tensor) else out
+
+    ROTARY.judge("rotate", rotate, [half], clean=format_first, tolerance=0.03)

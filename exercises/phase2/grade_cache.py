@@ -23,7 +23,7 @@ RUNS = [  # name, layers, room, how many new tokens come in each step; every lay
 Appended = list[Any]  # [keys, values], or "a ValueError", for each layer of each step
 
 
-def run(cache_class: Callable) -> Callable[..., Appended]:
+def run(cache_class: Callable, name: str, num_layers: int, room: int, steps: list[int]) -> Appended:
     """What each append gives. The caller goes on using its tensors: they are 0 afterwards."""
     plain = torch.empty
 
@@ -32,16 +32,13 @@ def run(cache_class: Callable) -> Callable[..., Appended]:
         out = plain(*size, **how)
         return out.fill_(torch.nan) if out.is_floating_point() else out
 
-    def play(name: str, num_layers: int, room: int, steps: list[int]) -> Appended:
-        with patch.object(torch, "empty", nan):
-            cache, stored, out = cache_class(num_layers, room, 2, 4), [0] * num_layers, []
-            for n in steps:
-                for layer in range(num_layers):
-                    out.append(_append(cache, layer, stored[layer], n))
-                    stored[layer] += n * (out[-1] != "a ValueError")
-        return out
-
-    return play
+    with patch.object(torch, "empty", nan):
+        cache, stored, out = cache_class(num_layers, room, 2, 4), [0] * num_layers, []
+        for n in steps:
+            for layer in range(num_layers):
+                out.append(_append(cache, layer, stored[layer], n))
+                stored[layer] += n * (out[-1] != "a ValueError")
+    return out
 
 
 def _append(cache: Any, layer: int, stored: int, n: int) -> Any:

@@ -7,21 +7,17 @@ from exercises.judging.solutions import Solution
 Step = tuple[list[int], int]  # the tokens of a step, the place of the first
 
 
-def recorded(generate: Callable) -> Callable[[list[int], int], tuple[list[int], list[Step]]]:
+def recorded(generate: Callable, prompt_ids: list[int], max_new_tokens: int) -> tuple[list[int], list[Step]]:
     """The answer, and what `generate` asks of the model. The model is arithmetic: each token has its influence."""
+    steps: list[Step] = []
 
-    def play(prompt_ids: list[int], max_new_tokens: int) -> tuple[list[int], list[Step]]:
-        steps: list[Step] = []
+    def step(tokens: list[int], first: int) -> int:
+        steps.append((list(tokens), first))
+        if len(steps) > 4 * max_new_tokens + 4:
+            raise RuntimeError(f"{len(steps)} steps for {max_new_tokens} tokens: the loop does not end")
+        return (31 * sum(tokens) + 7 * first + 11 * len(steps)) % 97
 
-        def step(tokens: list[int], first: int) -> int:
-            steps.append((list(tokens), first))
-            if len(steps) > 4 * max_new_tokens + 4:
-                raise RuntimeError(f"{len(steps)} steps for {max_new_tokens} tokens: the loop does not end")
-            return (31 * sum(tokens) + 7 * first + 11 * len(steps)) % 97
-
-        return generate(step, prompt_ids, max_new_tokens), steps
-
-    return play
+    return generate(step, prompt_ids, max_new_tokens), steps
 
 
 def _steps(got: tuple[list[int], list[Step]], want: tuple[list[int], list[Step]]) -> tuple[str, str]:

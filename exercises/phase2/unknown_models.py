@@ -102,14 +102,19 @@ UNKNOWN = UnknownModel(
 )
 
 
+@torch.no_grad()
+def large_weights(model: Transformer) -> Transformer:
+    """The model with its matrices times 8: with small weights tokens hardly attend to others."""
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            parameter.mul_(8)
+    return model
+
+
 def write_unknown_model(folder: Path) -> tuple[Transformer, dict[str, Any], Shapes]:
     """Write a small random model of an unknown family. Returns it, and what its files announce."""
     with known(UNKNOWN):
-        model = Transformer.random(UNKNOWN.config, seed=5)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.ndim == 2:
-                    parameter.mul_(8)  # small weights would hardly look at other tokens
+        model = large_weights(Transformer.random(UNKNOWN.config, seed=5))
         save_file(UNKNOWN.tensors(model), folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(UNKNOWN.config_file))
     return model, *UNKNOWN.announced()

@@ -101,16 +101,14 @@ class _Largest(TorchFunctionMode):
         return out
 
 
-def watched(paged_attention: Attention) -> Callable[..., list]:
+def watched(
+    paged_attention: Attention, q: Tensor, k_cache: Tensor, v_cache: Tensor, table: list[int], n: int
+) -> list:
     """The result as a row, and what is kept of a text while it is read."""
-
-    def play(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: list[int], n: int) -> list:
-        with _Largest(q, k_cache, v_cache) as largest:
-            out = paged_attention(q, k_cache, v_cache, table, n)
-        kept = f"a tensor of shape {largest.shape}" if n > 100 and math.prod(largest.shape) >= n else "little"
-        return out if out is None else [torch.as_tensor(out, dtype=torch.float64).reshape(-1), kept]
-
-    return play
+    with _Largest(q, k_cache, v_cache) as largest:
+        out = paged_attention(q, k_cache, v_cache, table, n)
+    kept = f"a tensor of shape {largest.shape}" if n > 100 and math.prod(largest.shape) >= n else "little"
+    return out if out is None else [torch.as_tensor(out, dtype=torch.float64).reshape(-1), kept]
 
 
 @EXERCISE.grader

@@ -14,38 +14,32 @@ Plan = list[int | str]  # the number of the answer that writes its next token, o
 NO_BLOCK = "the table has no block for the token"
 
 
-def written(fork: Fork, make_room: MakeRoom) -> Callable[[int, Plan], list[dict[str, Any]]]:
+def written(fork: Fork, make_room: MakeRoom, block_size: int, plan: Plan) -> list[dict[str, Any]]:
     """What there is to see after each step of answers to one prompt: each writes, and each reads back what it wrote."""
-
-    def play(block_size: int, plan: Plan) -> list[dict[str, Any]]:
-        pool, tables, texts, seen = Pool(130, block_size), [[]], [[]], []
-        for number, step in enumerate(plan):
-            who, copies = int(str(step).split()[0]), len(pool.copies)
-            table, text = tables[who], texts[who]
-            if isinstance(step, str):
-                given_back: Any = (
-                    "the same list object" if (twin := fork(table, pool)) is table else list(twin)
-                )
-                tables.append(twin)
-                texts.append(list(text))
-            else:
-                given_back = make_room(table, len(text), pool)
-                if len(table) <= len(text) // block_size:
-                    return [*seen, {"step": step, "gives": given_back, "table": NO_BLOCK}]
-                pool.memory[table[len(text) // block_size]][len(text) % block_size] = number
-                text.append(number)
-            reads = [
-                [pool.memory[table[t // block_size]][t % block_size] for t in range(len(text))]
-                for table, text in zip(tables, texts, strict=True)
-            ]
-            counts = {block: count for block, count in enumerate(pool.ref_count) if count}
-            made = pool.copies[copies:]
-            seen.append(
-                dict(step=step, gives=given_back, table=list(table), copies=made, counts=counts, reads=reads)
-            )
-        return seen
-
-    return play
+    pool, tables, texts, seen = Pool(130, block_size), [[]], [[]], []
+    for number, step in enumerate(plan):
+        who, copies = int(str(step).split()[0]), len(pool.copies)
+        table, text = tables[who], texts[who]
+        if isinstance(step, str):
+            given_back: Any = "the same list object" if (twin := fork(table, pool)) is table else list(twin)
+            tables.append(twin)
+            texts.append(list(text))
+        else:
+            given_back = make_room(table, len(text), pool)
+            if len(table) <= len(text) // block_size:
+                return [*seen, {"step": step, "gives": given_back, "table": NO_BLOCK}]
+            pool.memory[table[len(text) // block_size]][len(text) % block_size] = number
+            text.append(number)
+        reads = [
+            [pool.memory[table[t // block_size]][t % block_size] for t in range(len(text))]
+            for table, text in zip(tables, texts, strict=True)
+        ]
+        counts = {block: count for block, count in enumerate(pool.ref_count) if count}
+        made = pool.copies[copies:]
+        seen.append(
+            dict(step=step, gives=given_back, table=list(table), copies=made, counts=counts, reads=reads)
+        )
+    return seen
 
 
 def _first_step(got: list[dict], want: list[dict]) -> tuple[str, str]:

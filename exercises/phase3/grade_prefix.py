@@ -6,7 +6,6 @@ from typing import Any
 
 from exercises.judging.judge import When
 from exercises.judging.solutions import Solution
-from phase3_paged_attention.paging import BlockManager, BlockTable
 
 Names = Callable[[list[int], int], list[Hashable]]
 Find = Callable[[list[int], int, dict[Hashable, int]], list[int]]
@@ -18,31 +17,27 @@ TEXTS = [
 ]
 
 
-def numbered(block_names: Names, _: Find) -> Callable[[list[list[int]], int], list[list[int]]]:
+def numbered(block_names: Names, _: Find, texts: list[list[int]], size: int) -> list[list[int]]:
     """The names of several texts' blocks as numbers: equal names have equal numbers."""
-
-    def play(texts: list[list[int]], size: int) -> list[list[int]]:
-        numbers: dict[Hashable, int] = {}
-        return [
-            [numbers.setdefault(name, len(numbers)) for name in block_names(text, size)] for text in texts
-        ]
-
-    return play
+    numbers: dict[Hashable, int] = {}
+    return [[numbers.setdefault(name, len(numbers)) for name in block_names(text, size)] for text in texts]
 
 
-def found(block_names: Names, find_prefix: Find) -> Callable[..., Any]:
+def found(
+    block_names: Names,
+    find_prefix: Find,
+    tokens: list[int],
+    size: int,
+    cached: list[tuple[list[int], list[int | None]]],
+) -> Any:
     """What is found of a text if a cache holds blocks under the names of another one."""
-
-    def play(tokens: list[int], size: int, cached: list[tuple[list[int], list[int | None]]]) -> Any:
-        known: dict[Hashable, int] = {}
-        for text, blocks in cached:
-            for name, block in zip(block_names(text, size), blocks):
-                if block is not None:
-                    known.setdefault(name, block)
-        blocks = find_prefix(tokens, size, known)
-        return blocks if blocks is None else ["a name" if b in known else b for b in blocks]
-
-    return play
+    known: dict[Hashable, int] = {}
+    for text, blocks in cached:
+        for name, block in zip(block_names(text, size), blocks):
+            if block is not None:
+                known.setdefault(name, block)
+    blocks = find_prefix(tokens, size, known)
+    return blocks if blocks is None else ["a name" if b in known else b for b in blocks]
 
 
 ENDS = "range(block_size, len(token_ids) + 1, block_size)"
@@ -73,29 +68,23 @@ EXERCISE = Solution(
 )
 
 
-def _like_the_manager(seed: int) -> list[tuple]:
-    """Random texts with common beginnings, and what the course's own BlockManager holds when each of them comes."""
+def _random_cases(seed: int) -> list[tuple]:
+    """Random texts with common beginnings. Of each, all that came before it are in the cache."""
     rng, size = random.Random(seed), (1, 2, 4)[seed % 3]
-    manager, cached, cases = BlockManager(400, size), [], []
     texts = [[rng.randrange(3) for _ in range(rng.randint(1, 4 * size))] for _ in range(12)]
     for text in list(texts):
         texts.append(
             text[: rng.randint(1, len(text))] + [rng.randrange(3) for _ in range(rng.randint(0, 2 * size))]
         )
-    for text in texts:
-        table = BlockTable()
-        prefix = manager.match_prefix(table, text)
-        cases.append((text, size, list(cached)))
-        manager.allocate(table, text, len(text), prefix)
-        cached.append((text, list(table.block_ids)))
-    return cases
+    cached = [(text, [100 * n + i for i in range(len(text) // size)]) for n, text in enumerate(texts)]
+    return [(text, size, cached[:n]) for n, text in enumerate(texts)]
 
 
 @EXERCISE.grader
 def grade_prefix(block_names: Names, find_prefix: Find) -> None:
     both, answers = ("block_names", "find_prefix"), (block_names, find_prefix)
     names = [(texts, 4) for texts in TEXTS]
-    cases = [case for seed in range(20) for case in _like_the_manager(seed)]
+    cases = [case for seed in range(20) for case in _random_cases(seed)]
     names += [([text], size) for text, size, _ in cases]
     only = list(EXERCISE.mistakes["block_names"])
     EXERCISE.judge(both, answers, names, play=numbered, only=only)

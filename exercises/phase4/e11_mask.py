@@ -59,6 +59,6 @@ check("p4e11_mask", mask)
 # expression of the same language. Both must give the same tokens.
 
 # %% tags=["engine"]
-from exercises.phase4.mask_in_engine import mask_in_the_engine
+from exercises.phase4.into_engine import mask_in_the_engine
 
 mask_in_the_engine(mask)

@@ -45,6 +45,6 @@ check("p4e7_copied_drafts", propose)
 # The engine now takes its drafts from your function. Your drafts change the number of steps, but no word of the answers.
 
 # %% tags=["engine"]
-from exercises.phase4.drafts_in_engine import copied_drafts_in_the_engine
+from exercises.phase4.into_engine import copied_drafts_in_the_engine
 
 copied_drafts_in_the_engine(propose)

@@ -48,6 +48,6 @@ check("p4e8_verified_drafts", verify)
 # token in many answers with the probability that the model gives it.
 
 # %% tags=["engine"]
-from exercises.phase4.drafts_in_engine import verified_drafts_in_the_engine
+from exercises.phase4.into_engine import verified_drafts_in_the_engine
 
 verified_drafts_in_the_engine(verify)

@@ -6,6 +6,7 @@ from functools import partial
 from types import SimpleNamespace
 
 from exercises.judging.engine_runs import passed, same_or_stop, tales
+from exercises.judging.solutions import handed_out
 from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging import BlockManager, BlockTable, hash_block
 from phase4_scheduler.engine import (
@@ -18,6 +19,7 @@ from phase4_scheduler.engine import (
 )
 
 __all__ = ["RequestStatus", "play", "repair_in_the_engine", "show_symptom"]
+NAME = "p4d1_names_without_blocks"
 
 
 class LabScheduler(Scheduler):
@@ -36,15 +38,6 @@ class WatchedManager(BlockManager):
     def uncache(self, table: BlockTable, first: int = 0) -> None:
         self.uncached_too_late |= not table.blocks
         super().uncache(table, first)
-
-
-def with_the_bug(scheduler: Scheduler, victim: Request) -> None:
-    """Preempt with the planted bug: a victim of this step leaves hashes on blocks that will never be filled."""
-    scheduler.block_manager.free(victim.block_table)
-    victim.num_computed_tokens = 0
-    victim.status = RequestStatus.PREEMPTED
-    victim.num_preemptions += 1
-    scheduler.waiting.put_back(victim)
 
 
 # ---------------------------------------------------------------------- blocks that record their tokens
@@ -131,12 +124,10 @@ def _compare_names(manager, memory, meaning, log, step) -> None:
         names += 1
         tokens = meaning[block.block_hash]
         start = len(tokens) - size
-        holds = [memory.get((block.block_id, i)) for i in range(size)]
-        if holds != [tuple(tokens[: start + i + 1]) for i in range(size)]:
-            wrong = [i for i in range(size) if holds[i] != tuple(tokens[: start + i + 1])]
-            log.lies.append(
-                f"block {block.block_id} after step {step + 1}: places {wrong} of it were never filled"
-            )
+        at = block.block_id
+        wrong = [i for i in range(size) if memory.get((at, i)) != tuple(tokens[: start + i + 1])]
+        if wrong:
+            log.lies.append(f"block {at} after step {step + 1}: places {wrong} of it were never filled")
             log.lies_of_half_filled.append(wrong[0] > 0)
             log.uncached_too_late |= manager.uncached_too_late
     log.names.append(names if manager.enable_prefix_caching else -1)
@@ -195,7 +186,8 @@ def serve(preempt: Callable | None, num_blocks: int = NUM_BLOCKS) -> list[str]:
 
 def show_symptom() -> None:
     """Three answers, with memory for all and with memory short, as the planted bug gives them."""
-    well, ill = serve(with_the_bug, 150), serve(with_the_bug)
+    buggy = handed_out(NAME, "preempt")
+    well, ill = serve(buggy, 150), serve(buggy)
     for (name, (prompt, *_)), a, b in zip(PROMPTS.items(), well, ill):
         print(f"{name}: ...{prompt[-40:]}")
         print(f"  memory for all: {a!r}")
@@ -206,7 +198,7 @@ def show_symptom() -> None:
 
 def repair_in_the_engine(preempt: Callable, lying: Iterable[int]) -> None:
     """The same, with the learner's repair, beside the course's scheduler."""
-    passed("p4d1_names_without_blocks", preempt, lying)
+    passed(NAME, preempt, lying)
     mine = serve(preempt)
     for course in (serve(None), serve(None, 150)):
         same_or_stop(mine, course, "with your repair an answer still depends on how much memory there is")

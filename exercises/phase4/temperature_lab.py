@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from exercises.judging.engine_runs import passed, same_or_stop, tales
+from exercises.judging.solutions import handed_out
 from phase2_attention_kvcache.model import SampledTokens, Sampler, SamplingParams
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 
+NAME = "p4d2_temperature_from_nowhere"
 # The old data in the memory: token ids and positions of another step.
 LEFT_BEHIND = (812, 37, 1904, 5, 260, 77, 431)
 
@@ -35,13 +37,6 @@ def expand_kernel(
     for value, end in zip(values.tolist(), cu_num_tokens.tolist(), strict=True):
         output[start:end] = replace_to if value == replace_from else value
         start = end
-
-
-def with_the_bug(x: Tensor, cu_num_tokens: Tensor, replace_from: int = 0, replace_to: int = 0) -> Tensor:
-    """Expand with the planted bug: the kernel fills a copy."""
-    expanded_x = used_memory(int(cu_num_tokens[-1]), x.dtype)
-    expand_kernel(expanded_x.long(), x.long(), cu_num_tokens.long(), replace_from, replace_to)
-    return expanded_x
 
 
 class LabSampler(Sampler):
@@ -85,7 +80,8 @@ def serve(expand: Callable | None) -> list[str]:
 
 def show_symptom() -> None:
     """Print three answers without drafts, and with drafts and the planted bug."""
-    for (prompt, params), well, ill in zip(PROMPTS.items(), serve(None), serve(with_the_bug), strict=True):
+    buggy = handed_out(NAME, "expand_batch_to_tokens")
+    for (prompt, params), well, ill in zip(PROMPTS.items(), serve(None), serve(buggy), strict=True):
         print(f"{prompt} ... (temperature {params.temperature})")
         print(f"  without drafts: {well!r}")
         print(f"  with drafts:    {ill!r}")
@@ -93,7 +89,7 @@ def show_symptom() -> None:
 
 def repair_in_the_engine(expand: Callable, colleague: Sequence[float]) -> None:
     """The same, with the learner's repair: with a seed, drafts change no word."""
-    passed("p4d2_temperature_from_nowhere", expand, colleague)
+    passed(NAME, expand, colleague)
     mine, without = serve(expand), serve(None)
     same_or_stop(mine, without, "with your repair an answer still depends on whether there are drafts")
     for prompt, answer in zip(PROMPTS, mine, strict=True):

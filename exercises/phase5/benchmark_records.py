@@ -97,23 +97,17 @@ def make_record(kind: str, seed: int, card: Card = CARD) -> tuple[Record, str]:
     shape = rng.choice(SMALL if kind in ("cache", "small") else LARGE)
     if kind == "cache" and card.cache_mb > CARD.cache_mb and seed % 2:
         shape = (8, 1700, 32, 8, 128, 2)  # 55.7 MB: too large for the cache of CARD
-    if kind == "launch":
-        shape = (1, 64, 32, 8, 128, 2)
-    elif kind == "no wait, small":
-        shape = (8, 1464, 32, 8, 128, 2)  # nearly fills the cache
+    # Of the second the keys and values nearly fill the cache.
+    shape = {"launch": (1, 64, 32, 8, 128, 2), "no wait, small": (8, 1464, 32, 8, 128, 2)}.get(kind, shape)
     requests, size = shape[0], kv_bytes(shape)
-    floor_us = size / card.memory_gb_s / 1e3
-    usual = floor_us / rng.uniform(0.55, 0.9)
-    if kind == "slow":
-        usual = floor_us / rng.uniform(0.02, 0.2)
-    elif kind == "no wait":
-        usual = LAUNCH_US * rng.uniform(0.9, 1.3)
-    elif kind == "no wait, small":
-        usual = rng.uniform(2.0, 3.0)
-    elif kind == "cache":
-        usual = size / card.cache_gb_s / 1e3 / rng.uniform(0.75, 0.95)
-    elif kind == "launch":
-        usual = LAUNCH_US * rng.uniform(1.0, 1.2)
+    floor_us, from_cache_us = (size / gb_s / 1e3 for gb_s in (card.memory_gb_s, card.cache_gb_s))
+    usual = {
+        "slow": floor_us / rng.uniform(0.02, 0.2),
+        "no wait": LAUNCH_US * rng.uniform(0.9, 1.3),
+        "no wait, small": rng.uniform(2.0, 3.0),
+        "cache": from_cache_us / rng.uniform(0.75, 0.95),
+        "launch": LAUNCH_US * rng.uniform(1.0, 1.2),
+    }.get(kind, floor_us / rng.uniform(0.55, 0.9))
     repeats = [usual * rng.uniform(0.97, 1.03) for _ in range(REPEATS)]
     tokens = [requests] * REPEATS
     if kind in ("compile", "first left out"):

@@ -1,20 +1,25 @@
 """Grader of exercise 5.4: what is wrong with a benchmark, by its floor."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from exercises.grading import NotYet, guard, show
+from exercises.grading import NotYet, show
 from exercises.judging.judge import When
 from exercises.judging.solutions import Solution
 from exercises.phase5.benchmark_records import CARD, WORDS, Card, Record, make_record
 
 TOO_FAST = ("cache", "no wait", "no wait, small")
 PULLED_UP = ("compile", "outlier", "prefill")
-KINDS = ("nothing", "slow", "no wait", "cache", "compile", "outlier", "prefill", "bytes", "small", "launch", "no wait, small",
-         "first left out", "outlier left out", "prefill left out")  # fmt: skip
+LEFT_OUT = ("first left out", "outlier left out", "prefill left out")
+KINDS = ("nothing", "slow", *TOO_FAST[:2], *PULLED_UP, "bytes", "small", "launch", TOO_FAST[2], *LEFT_OUT)
 ODD_CARD = Card(memory_gb_s=3350.0, cache_mb=60.0, cache_gb_s=9000.0)
+
+
+def _taken(*kinds: str, got: Sequence[str] = WORDS) -> When:
+    """A record of these kinds that is taken for something else: for one of `got`."""
+    return When(lambda word, want, record, card, kind: kind in kinds and word in got)
 
 
 KV_HEADS, NUMBERS = "record.num_kv_heads", "2 * record.requests * record.context_len"
@@ -43,7 +48,27 @@ EXERCISE = Solution(
             When(lambda got, want, *_: _is_power_of_ten(got / want)),
         ),
     },
-    what_is_wrong={},
+    what_is_wrong={
+        "card-built-in": (
+            {"    floor, usual =": "    card = Card()\n    floor, usual ="},
+            {"card.cache_mb * 1e6": "50e6"},
+            When(lambda word, want, record, card, kind: card != CARD),  # after all records of CARD
+        ),
+        "fits-is-not-enough": _taken("small", "launch", got=("cache",)),
+        "slow-is-no-lie": _taken("slow", "launch"),
+        "cache-taken-for-no-wait": _taken("cache", got=("no wait",)),
+        "no-wait-taken-for-cache": _taken("no wait", "no wait, small", got=("cache",)),
+        "too-fast-not-seen": _taken(*TOO_FAST),
+        "bytes-taken-for-the-mean": _taken(*PULLED_UP, got=("bytes",)),
+        "prefill-taken-for-something-else": _taken("prefill", got=PULLED_UP),
+        "compile-taken-for-outlier": _taken("compile", got=PULLED_UP),
+        "outlier-taken-for-compile": _taken("outlier", got=PULLED_UP),
+        "mean-not-seen": _taken(*PULLED_UP),
+        "left-out-does-no-harm": _taken(*LEFT_OUT, got=PULLED_UP),
+        "bytes-not-checked": _taken("bytes", got=("nothing",)),
+        "believes-the-author": _taken("bytes"),
+        "honest-called-a-liar": _taken("nothing", "slow", "small", "launch", *LEFT_OUT),
+    },
 )
 
 
@@ -51,19 +76,17 @@ def _is_power_of_ten(x: float) -> bool:
     return x > 0 and abs(math.log10(x) - round(math.log10(x))) < 1e-4
 
 
+def _word(got: Any) -> Any:
+    if got not in (None, *WORDS):
+        says = "The answer is one of the words in the table."
+        raise NotYet("not-one-of-the-words", says, got=show(got), expected=" or ".join(map(repr, WORDS)))
+    return got
+
+
 @EXERCISE.grader
 def grade_benchmark(
     floor_us: Callable[[Record, Card], float], what_is_wrong: Callable[[Record, Card], str]
 ) -> None:
-    _floors(floor_us)
-    for seed in range(24):
-        card = CARD if seed < 12 else ODD_CARD
-        for kind in KINDS:
-            record, word = make_record(kind, seed, card)
-            _ask(what_is_wrong, record, card, kind, word)
-
-
-def _floors(floor_us: Callable[[Record, Card], float]) -> None:
     kinds = ("bytes", "slow", "cache", "nothing", "launch")
     records = [make_record(kind, seed)[0] for seed, kind in enumerate(kinds)]
     shape = dict(requests=3, context_len=700, num_heads=28, num_kv_heads=4, head_dim=96, itemsize=4)
@@ -74,53 +97,19 @@ def _floors(floor_us: Callable[[Record, Card], float]) -> None:
         show=lambda r, card: f"floor_us of {r.shape}; memory reads {card.memory_gb_s:,.0f} GB/s",
         tolerance=1e-3,
     )
-
-
-def _ask(
-    what_is_wrong: Callable[[Record, Card], Any], record: Record, card: Card, kind: str, word: str
-) -> None:
-    floor = EXERCISE.answers["floor_us"](record, card)
-    limits = (
-        f"reads {card.memory_gb_s:,.0f} GB/s, L2 cache {card.cache_mb:.0f} MB and {card.cache_gb_s:,.0f} GB/s"
+    cards = {seed: CARD if seed < 12 else ODD_CARD for seed in range(24)}
+    EXERCISE.judge(
+        "what_is_wrong",
+        what_is_wrong,
+        [(make_record(kind, seed, card)[0], card, kind) for seed, card in cards.items() for kind in KINDS],
+        play=lambda what_is_wrong, record, card, kind: what_is_wrong(record, card),
+        show=_told,
+        clean=_word,
     )
-    tried = f"{record}\n  (the card {limits}; the floor is {floor:,.2f} us)"
-    got = guard(what_is_wrong, record, card, tried=tried)
-    if got == word:
-        return
-    if got is None:
-        says = "For this record the result is None. Does each branch end with `return`?"
-        raise NotYet("returns-nothing", says, tried, "None", repr(word))
-    if got not in WORDS:
-        says = "The answer is one of the words in the table."
-        raise NotYet("not-one-of-the-words", says, tried, show(got), " or ".join(map(repr, WORDS)))
-    diagnosis = diagnosis_of(kind, got)
-    if card != CARD:  # all records of CARD were answered rightly: is it the card that is not looked at?
-        elsewhere = guard(what_is_wrong, make_record(kind, 0)[0], card, tried=tried)
-        if guard(what_is_wrong, record, CARD, tried=tried) == got and elsewhere == make_record(kind, 0)[1]:
-            diagnosis = "card-built-in"
-    raise EXERCISE.says().no(diagnosis, tried, repr(got), repr(word))
 
 
-def diagnosis_of(kind: str, got: str) -> str:
-    """What a wrong answer to a record of this kind is called."""
-    if kind in ("small", "launch") and got == "cache":
-        return "fits-is-not-enough"
-    if kind in ("slow", "launch"):
-        return "slow-is-no-lie"
-    if kind in TOO_FAST:
-        if kind == "cache" and got == "no wait":
-            return "cache-taken-for-no-wait"
-        return "no-wait-taken-for-cache" if got == "cache" else "too-fast-not-seen"
-    if kind in PULLED_UP:
-        if got == "bytes":
-            return "bytes-taken-for-the-mean"
-        if kind == "prefill" and got in PULLED_UP:
-            return "prefill-taken-for-something-else"
-        if got in PULLED_UP:
-            return "compile-taken-for-outlier" if kind == "compile" else "outlier-taken-for-compile"
-        return "mean-not-seen"
-    if kind.endswith("left out") and got in PULLED_UP:
-        return "left-out-does-no-harm"
-    if kind == "bytes":
-        return "bytes-not-checked" if got == "nothing" else "believes-the-author"
-    return "honest-called-a-liar"
+def _told(record: Record, card: Card, kind: str) -> str:
+    floor = EXERCISE.answers["floor_us"](record, card)
+    cache = f"L2 cache {card.cache_mb:.0f} MB and {card.cache_gb_s:,.0f} GB/s"
+    limits = f"the card reads {card.memory_gb_s:,.0f} GB/s, {cache}; the floor is {floor:,.2f} us"
+    return f"{record}\n  ({limits})"

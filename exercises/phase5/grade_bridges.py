@@ -1,11 +1,12 @@
-"""Graders of exercises 5.0a to 5.0c: three small kernels on the way to paged attention, interpreted."""
+"""Graders of exercises 5.0a to 5.0c and 5.3: small kernels on the way to paged attention, interpreted."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from exercises.judging.judge import When
 from exercises.judging.solutions import Solution
 from exercises.phase5.launching import launch_interpreted
 from phase5_real_gpu.ladder import count_loads
@@ -71,14 +72,11 @@ COPY = Solution(
 )
 
 
-def copied(kernel: Any) -> Callable[..., dict[str, Any]]:
-    def play(rows: int, columns: int, x_stride: int, out_stride: int, tile: int) -> dict[str, Any]:
-        x, out = (matrix(rows, columns, strides=(stride, 1)) for stride in (x_stride, out_stride))
-        grid = (-(-rows // tile), -(-columns // tile))
-        sizes = (rows, columns, x_stride, out_stride)
-        return launch(kernel, grid, out, {"numbers": memory_of(x)}, x, out, *sizes, TILE=tile)[0]
-
-    return play
+def copied(kernel: Any, rows: int, columns: int, x_stride: int, out_stride: int, tile: int) -> dict[str, Any]:
+    x, out = (matrix(rows, columns, strides=(stride, 1)) for stride in (x_stride, out_stride))
+    grid = (-(-rows // tile), -(-columns // tile))
+    sizes = (rows, columns, x_stride, out_stride)
+    return launch(kernel, grid, out, {"numbers": memory_of(x)}, x, out, *sizes, TILE=tile)[0]
 
 
 @COPY.grader
@@ -120,16 +118,13 @@ SOFTMAX = Solution(
 )
 
 
-def softmaxed(kernel: Any) -> Callable[..., dict[str, Any]]:
-    def play(x: Tensor, tile: int) -> dict[str, Any]:
-        rows, columns = x.shape
-        place = matrix(rows, columns)
-        place.copy_(x)
-        out = matrix(rows, columns)
-        did, _ = launch(kernel, (rows,), out, {"numbers": memory_of(place)}, place, out, columns, TILE=tile)
-        return did | {"numbers read": max(did["numbers read"], 2 * x.numel())}  # fewer are as good
-
-    return play
+def softmaxed(kernel: Any, x: Tensor, tile: int) -> dict[str, Any]:
+    rows, columns = x.shape
+    place = matrix(rows, columns)
+    place.copy_(x)
+    out = matrix(rows, columns)
+    did, _ = launch(kernel, (rows,), out, {"numbers": memory_of(place)}, place, out, columns, TILE=tile)
+    return did | {"numbers read": max(did["numbers read"], 2 * x.numel())}  # fewer are as good
 
 
 @SOFTMAX.grader
@@ -161,21 +156,83 @@ SCORES = Solution(
 )
 
 
-def scored(kernel: Any) -> Callable[..., dict[str, Any]]:
-    def play(length: int, block_size: int, dim: int, num_blocks: int, gap: int) -> dict[str, Any]:
-        strides = (block_size * dim + gap, dim, 1)
-        keys, q, out = matrix(num_blocks, block_size, dim, strides=strides), matrix(dim), matrix(length)
-        order = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(length))
-        table = order.to(torch.int32).repeat(block_size)  # longer than the request needs
-        blocks = (-(-length // block_size),)
-        arguments = (q, keys, table, out, length, *strides[:2])
-        read = {"numbers": memory_of(keys)}
-        return launch(kernel, blocks, out, read, *arguments, BLOCK_SIZE=block_size, HEAD_DIM=dim)[0]
-
-    return play
+def scored(kernel: Any, length: int, block_size: int, dim: int, num_blocks: int, gap: int) -> dict[str, Any]:
+    strides = (block_size * dim + gap, dim, 1)
+    keys, q, out = matrix(num_blocks, block_size, dim, strides=strides), matrix(dim), matrix(length)
+    order = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(length))
+    table = order.to(torch.int32).repeat(block_size)  # longer than the request needs
+    blocks = (-(-length // block_size),)
+    arguments = (q, keys, table, out, length, *strides[:2])
+    read = {"numbers": memory_of(keys)}
+    return launch(kernel, blocks, out, read, *arguments, BLOCK_SIZE=block_size, HEAD_DIM=dim)[0]
 
 
 @SCORES.grader
 def grade_scores(block_scores: Any) -> None:
     cases = [(10, 4, 4, 6, 3), (3, 4, 8, 3, 0), (16, 8, 8, 5, 5), (21, 2, 16, 12, 0)]
     SCORES.judge("block_scores", block_scores, cases, play=scored)
+
+
+# ---------------------------------------------------------------------- 5.3 page ids, one round ahead
+
+FIRST = "    pages = tl.load(block_table + lanes // BLOCK_SIZE, mask=lanes < length, other=0)\n"
+NEXT = "next_pages = tl.load(block_table + coming // BLOCK_SIZE, mask=coming < length, other=0)"
+OWN = "pages = tl.load(block_table + tokens // BLOCK_SIZE, mask=tokens < length, other=0)"
+ENTRY, COMING = "lanes // BLOCK_SIZE", "coming // BLOCK_SIZE"
+OFFSET, EXISTS, PAGE = "tokens % BLOCK_SIZE", "tokens < length", "pages.to(tl.int64) *"
+STORE = "        tl.store(out + heads * length + tokens[None, :], scores, mask=(tokens < length)[None, :])\n"
+SECOND = "(lanes + TILE) // BLOCK_SIZE, mask=lanes + TILE < length"
+JUST_IN_TIME = {FIRST: "", NEXT: OWN, "        pages = next_pages\n": ""}
+PAGES = Solution(
+    "p5e3_page_ids",
+    20.0,
+    tile_scores={
+        "tile-as-page": {ENTRY: "lanes // TILE", COMING: "coming // TILE"},
+        "one-page-for-the-tile": {ENTRY: "(lanes * 0)", COMING: "((first + TILE) // BLOCK_SIZE + lanes * 0)"},
+        "start-forgotten": {COMING: ENTRY},
+        "offset-in-the-tile": {OFFSET: "lanes"},
+        "offset-not-modulo": {OFFSET: "tokens"},
+        "one-lane-too-many": {EXISTS: "tokens <= length"},
+        "whole-last-page": {EXISTS: "tokens // BLOCK_SIZE <= (length - 1) // BLOCK_SIZE"},
+        "valid-counts-lanes": {EXISTS: "lanes < length"},
+        "all-valid": {EXISTS: "tokens >= 0"},
+        "reads-beyond-the-table": (
+            {"coming < length": "tokens < length"},
+            When(lambda got, *_: got["entries read"] > got["own entries read"]),
+        ),
+        "nothing-stored": {STORE: ""},
+        "just-in-time": (JUST_IN_TIME, When(lambda got, want, *_: got["tiles held"] < want["tiles held"])),
+        "loaded-twice": (
+            {**JUST_IN_TIME, NEXT: f"{NEXT}\n        {OWN}"},
+            When(lambda got, want, *_: got["loads of page ids"] > want["loads of page ids"]),
+        ),
+        "all-up-front": When(lambda got, want, *_: got["tiles held"] > want["tiles held"]),
+        "pages-of-the-next-tile": {PAGE: f"next_{PAGE}"},
+        "pages-of-the-tile-before": {FIRST: "    pages = lanes * 0\n"},
+        "logical-as-physical": {PAGE: "(tokens // BLOCK_SIZE).to(tl.int64) *"},
+        "last-tile-lost": {"range(0, length, TILE)": "range(0, length // TILE * TILE, TILE)"},
+        "first-tile-lost": {"range(0,": "range(TILE,", f"{ENTRY}, mask=lanes < length": SECOND},
+        "offsets-of-the-next-tile": {OFFSET: "coming % BLOCK_SIZE"},
+    },
+)
+
+
+def tiles_scored(kernel: Any, length: int, block_size: int, tile: int) -> dict[str, Any]:
+    blocks, dim, heads = -(-length // block_size), 8, 16
+    keys = matrix(blocks + 4, block_size, dim, strides=(block_size * dim + 16, dim, 1))
+    q, out = matrix(heads, dim), matrix(heads, length)
+    shuffled = torch.randperm(blocks + 4, generator=torch.Generator().manual_seed(length))
+    table = shuffled.to(torch.int32).repeat(block_size * tile)[:blocks]  # more entries lie behind it
+    loads = {"entries": memory_of(table), "own entries": table, "keys": memory_of(keys)}
+    arguments = (q, keys, table, out, length, *keys.stride()[:2])
+    sizes = dict(BLOCK_SIZE=block_size, HEAD_DIM=dim, TILE=tile)
+    did, order = launch(kernel, (1,), out, loads, *arguments, **sizes)
+    asked = [order[:i].count("entries") for i, name in enumerate(order) if name == "keys"]
+    held = max((ids - used for used, ids in enumerate(asked)), default=0)
+    return did | {"loads of page ids": order.count("entries"), "tiles held": held}
+
+
+@PAGES.grader
+def grade_pages(tile_scores: Any) -> None:
+    cases = [(15, 4, 8), (40, 16, 4), (3, 16, 8), (37, 6, 16), (50, 24, 16), (33, 8, 8)]
+    PAGES.judge("tile_scores", tile_scores, cases, play=tiles_scored, keeps_input=False)

@@ -1,15 +1,21 @@
-"""Grader of exercise 5.1: paged decode attention as a Triton kernel, interpreted."""
+"""Graders of exercises 5.1 and 5.7: paged decode attention as a Triton kernel, interpreted, and a slow one made faster."""
 
+import inspect
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from exercises.grading import NotAttempted
 from exercises.judging.judge import Raised, When
-from exercises.judging.solutions import Solution
-from exercises.phase5.launching import decode_arguments, launch_in_far_blocks, launch_interpreted
+from exercises.judging.solutions import Solution, handed_out
+from exercises.phase5.launching import body_of, decode_arguments, launch_in_far_blocks, launch_interpreted
+from phase5_real_gpu.ladder import count_loads
+
+# ---------------------------------------------------------------------- 5.1 paged decode
 
 Case = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # q, k_cache, v_cache, block_tables, context_lens
 
@@ -48,11 +54,11 @@ def make_case(
     size = math.prod(shape)
     memory = [torch.randn((2 + block_size) * size, generator=g) for _ in range(2)]
     caches = [m[size : 2 * size].view(shape)[:, 0] for m in memory]
-    for m, cache in zip(memory, caches):
+    for m, kv in zip(memory, caches):
         if math.isnan(unused):
-            kept = cache[mine].clone()
+            kept = kv[mine].clone()
             m.fill_(math.nan)
-            cache[mine] = kept
+            kv[mine] = kept
     q = 1.5 * torch.randn(len(lens), heads, dim, generator=g)
     if sign:
         q.fill_(sign * 400.0)
@@ -60,29 +66,23 @@ def make_case(
     return q, *caches, tables, torch.tensor(lens, dtype=torch.int32)
 
 
-def interpreted(kernel: Any, by_kv_head: bool = False) -> Callable[..., Tensor]:
+def interpreted(kernel: Any, *case: Tensor, by_kv_head: bool = False) -> Tensor:
     """[requests, heads, dim]: what the kernel writes. NaN: it wrote nothing."""
-
-    def play(*case: Tensor) -> Tensor:
-        out = torch.full_like(case[0], math.nan)
-        grid, arguments, constants = decode_arguments(*case, out, by_kv_head=by_kv_head)
-        launch_interpreted(kernel, grid, *arguments, tried="this case", **constants)
-        return out
-
-    return play
+    out = torch.full_like(case[0], math.nan)
+    grid, arguments, constants = decode_arguments(*case, out, by_kv_head=by_kv_head)
+    launch_interpreted(kernel, grid, *arguments, tried="this case", **constants)
+    return out
 
 
-def far_away(kernel: Any) -> Callable[..., Tensor]:
+def far_away(
+    kernel: Any, q: Tensor, k_cache: Tensor, v_cache: Tensor, tables: Tensor, lens: Tensor
+) -> Tensor:
     """The same in a pool of 8 GiB of keys, of which only the last few blocks are there."""
-
-    def play(q: Tensor, k_cache: Tensor, v_cache: Tensor, tables: Tensor, lens: Tensor) -> Tensor:
-        out, stride = torch.full_like(q, math.nan), k_cache.stride(0)
-        first = 2**31 // stride
-        grid, arguments, constants = decode_arguments(q, k_cache, v_cache, tables + first, lens, out)
-        launch_in_far_blocks(kernel, grid, first * stride, *arguments, tried="this case", **constants)
-        return out
-
-    return play
+    out, stride = torch.full_like(q, math.nan), k_cache.stride(0)
+    first = 2**31 // stride
+    grid, arguments, constants = decode_arguments(q, k_cache, v_cache, tables + first, lens, out)
+    launch_in_far_blocks(kernel, grid, first * stride, *arguments, tried="this case", **constants)
+    return out
 
 
 def shown(q: Tensor, k_cache: Tensor, v_cache: Tensor, tables: Tensor, lens: Tensor) -> str:
@@ -104,7 +104,7 @@ SOFTMAX_OF_BLOCK = {
     f"{ADDED}{WEIGHED}": f"acc += {WEIGHED} / tl.sum(weights, axis=0)",
     MAXIMUM: "new = tl.max(scores, axis=0)",
 }
-EXERCISE = Solution(
+DECODE = Solution(
     "p5e1_paged_decode",
     40.0,
     paged_decode={
@@ -163,13 +163,13 @@ EXERCISE = Solution(
 LATE = ("no-maximum", "maximum-starts-at-zero", "unused-places-read", "place-in-32-bits")
 
 
-@EXERCISE.grader
+@DECODE.grader
 def grade_decode(paged_decode: Any) -> None:
     def judge(case: Case, what: str, *only: str, play: Callable = interpreted) -> None:
         how = dict(play=play, show=lambda *case: shown(*case) + what, tolerance=2e-3, keeps_input=False)
-        EXERCISE.judge("paged_decode", paged_decode, [case], only=only, **how)
+        DECODE.judge("paged_decode", paged_decode, [case], only=only, **how)
 
-    known = [diagnosis for diagnosis in EXERCISE.mistakes["paged_decode"] if diagnosis not in LATE]
+    known = [diagnosis for diagnosis in DECODE.mistakes["paged_decode"] if diagnosis not in LATE]
     # One by one, since interpreting takes long: the first that goes wrong names the mistake.
     judge(make_case(0, [6, 3], 4, 1, 1, 8), "", *known)
     judge(make_case(0, [11, 5, 8], 4, 4, 2, 8), "", *known)
@@ -184,3 +184,75 @@ def grade_decode(paged_decode: Any) -> None:
         judge(make_case(60, [9], 4, 2, 1, 8, sign=sign), f"; every score is {score}", diagnosis)
     far = make_case(70, [11, 5], 4, 2, 1, 8)
     judge(far, "; the blocks lie beyond place 2^31", "place-in-32-bits", play=far_away)
+
+
+# ---------------------------------------------------------------------- 5.7 faster: its results are judged, then what it loads
+
+NAME = "p5e7_faster_decode"
+ACC, TOTAL, SCORES = "acc * shrink[:, None]", "total * shrink", "scores = tl.where(exists[None, :], scores"
+FASTER = Solution(
+    NAME,
+    40.0,
+    group_decode={
+        "rows-of-another-group": {"* GROUP": "", "+ tl.arange(0, GROUP)": "* 1 + tl.arange(0, GROUP)"},
+        "unmasked-tail": {SCORES: "scores = tl.where(exists[None, :] | True, scores"},
+        "acc-not-rescaled": {ACC: "acc"},
+        "total-not-rescaled": {TOTAL: "total"},
+        "not-divided": {"acc / total[:, None]": "acc"},
+        "last-block-lost": {"tl.cdiv(context_len, BLOCK_SIZE)": "context_len // BLOCK_SIZE"},
+        "each-head-again": When(lambda got, *_: got["each key is read"] > 1),
+        "values-again": When(lambda got, *_: got["each key is read"] == 1 < got["each value is read"]),
+        "less-than-a-block": When(lambda got, *_: got["loads of keys per block"] > 1),
+    },
+)
+COUNTED = ("each-head-again", "values-again", "less-than-a-block")
+
+
+@cache
+def given() -> Any:
+    """The kernel that a learner is given."""
+    return handed_out(NAME, "group_decode")
+
+
+def words_of(kernel: Any) -> list[str]:
+    """Its source; nothing of a kernel that stands in no file or cell."""
+    try:
+        return inspect.getsource(body_of(kernel)).split()
+    except OSError:
+        return []
+
+
+def results(kernel: Any, *case: Tensor) -> Tensor:
+    """What the kernel writes, if it is another one than the learner was given."""
+    if words_of(kernel) == words_of(given()):
+        raise NotAttempted("This is the kernel as it was given to you. It is right, and slow.")
+    return interpreted(kernel, *case, by_kv_head=True)
+
+
+def counted(
+    kernel: Any, q: Tensor, k_cache: Tensor, v_cache: Tensor, tables: Tensor, lens: Tensor
+) -> dict[str, float]:
+    """How often a kernel reads what the contexts hold. Fewer loads than one per block are as good as one."""
+    with count_loads(keys=k_cache, values=v_cache) as found:
+        interpreted(kernel, q, k_cache, v_cache, tables, lens, by_kv_head=True)
+    kv_heads, dim = k_cache.shape[2:]
+    needed = 4 * int(lens.sum()) * kv_heads * dim
+    blocks = kv_heads * sum(-(-n // k_cache.shape[1]) for n in lens.tolist())
+    return {
+        "each key is read": found.loaded["keys"] / needed,
+        "each value is read": found.loaded["values"] / needed,
+        "loads of keys per block": max(1.0, found.loads.count("keys") / blocks),
+    }
+
+
+@FASTER.grader
+def grade_faster(group_decode: Any) -> None:
+    right = [diagnosis for diagnosis in FASTER.mistakes["group_decode"] if diagnosis not in COUNTED]
+    cases = [
+        make_case(0, [11, 5], 4, 4, 2, 8),
+        make_case(1, [9], 8, 4, 1, 8),
+        make_case(2, [6, 3], 2, 2, 2, 4),
+    ]
+    how = dict(show=shown, tolerance=2e-3, keeps_input=False)
+    FASTER.judge("group_decode", group_decode, cases, play=results, only=right, **how)
+    FASTER.judge("group_decode", group_decode, cases[:2], play=counted, only=COUNTED, **how)

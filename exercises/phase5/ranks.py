@@ -2,8 +2,9 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,30 +66,22 @@ class AllReduce:
         self._barrier.abort()
 
 
-class Ranks(NamedTuple):
-    """What came of it, by rank. sums: shapes of what each brought to a sum."""
+def run_ranks(run: Callable[..., Any], x: Tensor, parts: Sequence[Block]) -> dict[str, list[Any]]:
+    """`run` on all ranks at once: how often each came to a sum, and what each came to; None for one that was left alone.
 
-    results: list[Any]
-    errors: list[BaseException | None]
-    sums: list[list[tuple[int, ...]]]
+    Raises:
+        Exception: what was raised on a rank.
+    """
+    together = AllReduce(len(parts))
 
-
-def run_ranks(run: Callable[..., Any], x: Tensor, parts: Sequence[Block]) -> Ranks:
-    """`run` on all ranks at once."""
-    together, ranks = AllReduce(len(parts)), len(parts)
-    results: list[Any] = [None] * ranks
-    errors: list[BaseException | None] = [None] * ranks
-
-    def one(rank: int) -> None:
+    def one(rank: int) -> Any:
         try:
-            results[rank] = run(x.clone(), parts[rank], HEAD_DIM, attention, together.of_rank(rank))
-        except BaseException as error:
-            errors[rank] = error
-        together.leave()
+            return run(x.clone(), parts[rank], HEAD_DIM, attention, together.of_rank(rank))
+        except LeftAlone:
+            return None
+        finally:
+            together.leave()
 
-    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return Ranks(results, errors, [[tuple(x.shape) for x in parts] for parts in together.parts])
+    with ThreadPoolExecutor(len(parts)) as threads:
+        done = [threads.submit(one, rank) for rank in range(len(parts))]
+    return {"sums": [len(brought) for brought in together.parts], "results": [each.result() for each in done]}

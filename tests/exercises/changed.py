@@ -7,9 +7,6 @@ from typing import Any
 
 from exercises.judging import solutions
 from exercises.judging.registry import find
-from exercises.judging.slips import changed
-
-__all__ = ["bank_of", "changed", "solution", "solution_source"]
 
 
 def bank_of(name: str) -> ModuleType:

@@ -12,11 +12,11 @@ the solution with slips in it: {what stands there: what the learner wrote}, or {
 import ast
 import re
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache, partial
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -67,13 +67,6 @@ def crashing(right: Any) -> Any:
     return misspells if isinstance(right, FunctionType) else right
 
 
-def of_a_learner(wrong: Any) -> Any:
-    """A slip's text, or a wrong answer in a grader as if it stood in a notebook."""
-    if isinstance(wrong, type):
-        return type(wrong.__name__, (wrong,), {"__module__": "a notebook"})
-    return partial(wrong) if callable(wrong) else wrong
-
-
 @cache
 def wrong_ones(name: str) -> list[tuple[str, tuple[Any, ...]]]:
     """(the diagnosis, the answer): the mistakes that the grader knows, those of the bank, and one that crashes."""
@@ -81,14 +74,12 @@ def wrong_ones(name: str) -> list[tuple[str, tuple[Any, ...]]]:
     found = [(told, one) for told, some in listed for one in (some if isinstance(some, list) else [some])]
     right = right_ones(name)[0]
     crash = [("raises", crashing(right))] if crashing(right) != right else []
-    for told, slip in find(name).mistakes():
-        found.append((told, {part: of_a_learner(wrong) for part, wrong in slip.items()}))
-    return [(told, answers_of(name, one)) for told, one in found] + crash
+    return [(told, answers_of(name, one)) for told, one in (*found, *find(name).mistakes())] + crash
 
 
-class Judged(NamedTuple):
-    verdict: Verdict
-    again: Verdict | None  # by the transcript, as `lab grade` judges; None: not tried
+Judged = tuple[
+    Verdict, Verdict | None
+]  # the second by the transcript, as `lab grade` judges; None: not tried
 
 
 def judge_all(name: str, again: bool) -> dict[str, list[Judged]]:
@@ -97,7 +88,7 @@ def judge_all(name: str, again: bool) -> dict[str, list[Judged]]:
 
     def judged(answer: tuple[Any, ...], again: bool) -> Judged:
         verdict, lines = recorded(exercise, answer)
-        return Judged(verdict, replayed(exercise, lines) if again else None)
+        return verdict, replayed(exercise, lines) if again else None
 
     return {
         "right": [judged(answer, True) for answer in right_ones(name)],
@@ -159,7 +150,7 @@ KERNELS = [name for name in NAMES if name.startswith(("p5e0", "p5e1", "p5e3", "p
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in KERNELS])
 def test_no_transcript_of_a_wrong_answer_says_that_it_is_correct(name):
     wrong = verdicts(name, again=True)["wrong"]
-    assert all(judged.again and judged.again.state == "not yet" for judged in wrong)
+    assert all(again and again.state == "not yet" for _, again in wrong)
 
 
 @pytest.mark.parametrize("phase", range(1, 6))

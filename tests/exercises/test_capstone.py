@@ -23,6 +23,7 @@ from labkit.paths import ROOT
 from notebooks.solutions.my_engine import engine as own
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
+from tests.exercises.changed import solution
 from web.pieces.replay import SHOWN
 
 WORDS = "the king and his three sons went into deep forest where an old woman lived in a little house by sea"
@@ -77,21 +78,10 @@ def test_it_decides_as_vllm_on_all_plain_workloads_without_priorities():
 
 def test_a_scheduler_that_preempts_the_first_is_told_where(monkeypatch):
     scheduler = importlib.import_module(f"{COMPLETE}.scheduler")
-    right = scheduler.step
-
-    class Backwards(list):
-        def pop(self, place=0):
-            return super().pop(place)
-
-    def step(running, *others, **pool):
-        turned = Backwards(running)
-        plan = right(turned, *others, **pool)
-        running[:] = turned
-        return plan
-
+    (step,) = solution("p4e2_preemption", {"running.pop()": "running.pop(0)"})
     monkeypatch.setattr(scheduler, "step", step)
     found = [d for d in (decisions.first_difference(COMPLETE, r) for r in decisions.workloads(40)) if d]
-    assert found and "yours" in str(found[0]) and found[0].step > 0
+    assert found and "yours" in found[0] and "step 0" not in found[0]
 
 
 def test_an_empty_folder_is_the_courses_engine(my_engine):

@@ -144,13 +144,10 @@ def test_next_leads_along_a_path(books, capsys):
 # ------------------------------------------------------------------ check
 
 
-def test_check_of_a_fresh_notebook(capsys, books):
+def test_check_of_a_fresh_notebook_then_of_a_wrong_answer_and_of_the_right_one(capsys, books):
     code, out, _ = run(capsys, "check", "p1e1")
     assert code == 1 and out.count("○ Not attempted") == 1 and "failed" not in out
     assert out.splitlines()[-1] == "2 of 4 code cells ran well · 2 cells wait for your answer"
-
-
-def test_check_of_a_wrong_answer_and_then_of_the_right_one(capsys, books):
     path = books / "exercises" / "p1e1_pairs.ipynb"
     solve(path, COUNT_ONCE, MERGE)
     before = path.read_bytes()

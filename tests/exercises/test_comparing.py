@@ -7,7 +7,7 @@ import torch
 from exercises.grading import NotYet, Verdict, expect_equal
 from exercises.judging import boxes
 from exercises.judging.comparing import difference, same, show, verdict_of
-from exercises.judging.scripts import present, scripted
+from exercises.judging.scripts import present, run_script
 
 # ------------------------------------------------------------------ comparing
 
@@ -140,5 +140,5 @@ def test_a_script_shows_a_result_of_another_kind_at_its_own_statement():
         def take(self):
             return (1,)
 
-    got, want = (scripted(Pool=pool)("p = Pool(); p.take(); p.size") for pool in (Wrong, Right))
+    got, want = (run_script("p = Pool(); p.take(); p.size", Pool=pool) for pool in (Wrong, Right))
     assert present(got, want) == ("p.take() gives (1,)", "p.take() gives 1")

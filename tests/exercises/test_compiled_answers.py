@@ -11,7 +11,7 @@ if not HAS_TRITON:
 import torch
 
 from exercises.phase5.compiled import compile_your_kernel, compiled, score_your_kernel
-from exercises.phase5.grade_pages import JUST_IN_TIME
+from exercises.phase5.grade_bridges import JUST_IN_TIME
 from tests.exercises.changed import solution
 
 pytestmark = pytest.mark.proof  # a compiler in a process of its own: seconds

@@ -45,7 +45,7 @@ BODIES = {
     "patches the judge": MODULE + "m('judging', 'judge').same = lambda *a: True; return 7",
     "patches the comparison": MODULE + "m('judging', 'comparing').difference = lambda *a: None; return 7",
     "patches the grader": MODULE
-    + "object.__setattr__(m('phase1', 'grade_pairs').EXERCISE.exercise, 'grade', print); return 7",
+    + "object.__setattr__(m('phase1', 'grade_bpe').MERGES.exercise, 'grade', print); return 7",
     "switches the transcript off": MODULE + "t = m('judging', 'transcript'); t.current = None; return 7",
     "writes a transcript": MODULE
     + "t = m('judging', 'transcript'); t.current.lines[1:] = [t.encoded([(7, None)] * 9)] * 9; return 7",
@@ -53,7 +53,7 @@ BODIES = {
     + "m('classroom', 'answering').judge = m('judging', 'sandbox').judge = lambda *a: m('judging', 'verdict').Verdict('correct'); return 7",
     "claims to be correct": MODULE
     + "V = m('judging', 'verdict').Verdict; V.__init__ = lambda s, *a, **k: s.__dict__.update(vars(V) | {'state': 'correct'}); return 7",
-    "plants bytecode": "open('/course/exercises/phase1/__pycache__/grade_pairs.cpython-311.pyc', 'wb'); return 7",
+    "plants bytecode": "open('/course/exercises/phase1/__pycache__/grade_bpe.cpython-311.pyc', 'wb'); return 7",
     "writes in the course": "open('/course/exercises/grading.py', 'w'); return 7",
     "reads solutions": "import glob; open(glob.glob('/**/solutions/p1e1*', recursive=True)[0]); return 7",
     "calls out": "import socket; socket.create_connection(('1.1.1.1', 80), 3); return 7",

@@ -9,8 +9,6 @@ from .model import Model, attention
 
 kv_bytes, users_that_fit = course_part("p1e5_kv_bytes")
 Cache = course_part("p2e5_cache")
-
-
 slots = course_part("p3e2_block_table")
 
 

@@ -20,7 +20,6 @@ from .tokenizer import Streamer, Tokenizer
 
 MEMORY = 64 << 20  # bytes for weights, keys and values
 
-
 percentile, goodput = course_part("p4e5_percentiles_goodput")
 
 

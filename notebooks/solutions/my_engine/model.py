@@ -17,11 +17,8 @@ from exercises.capstone.parts import course_part
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # layer and q, k, v [N, heads, d] -> [N, heads, d]
 
-
 may_see = course_part("p2e1_causal_mask")
 one_head = course_part("p2e2_one_head")
-
-
 keep_top_p = course_part("p2e6_top_p")
 
 

@@ -14,7 +14,6 @@ from exercises.capstone.parts import course_part
 # GPT-2's rule: endings ('s, 'll), letters, digits, other signs, each with one space before it; then white space.
 WORDS = regex.compile(r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
 
-
 count_pairs, merge = course_part("p1e1_pairs")
 Streamer = course_part("p1e3_streaming")
 

@@ -1,8 +1,8 @@
 from functools import partial
 
-from exercises.phase4.temperature_lab import with_the_bug
-from tests.exercises.changed import changed
+from exercises.judging.solutions import handed_out
 
+GIVEN = partial(handed_out, "p4d2_temperature_from_nowhere", "expand_batch_to_tokens")
 SAID = "colleague = [1, 1, 1, 1, 1, 2]"
 RIGHT = [
     {
@@ -11,11 +11,11 @@ RIGHT = [
     },
 ]
 WRONG = {
-    "numbers-of-nobody": {"expand_batch_to_tokens": partial(with_the_bug)},
+    "numbers-of-nobody": {"expand_batch_to_tokens": GIVEN()},
     "changes-its-input": {
         "values = torch.where(x == replace_from, replace_to, x).to(x.dtype)": "values = x\n    values[x == replace_from] = replace_to"
     },
-    "raises": {"expand_batch_to_tokens": partial(changed(with_the_bug, {".long()": ""}))},
+    "raises": {"expand_batch_to_tokens": GIVEN({".long()": ""})},
     "wrong-type": [
         {"values.repeat_interleave(num_tokens)": "values.repeat_interleave(num_tokens).tolist()"},
         {SAID: "colleague = 2.7"},

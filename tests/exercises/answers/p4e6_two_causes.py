@@ -1,14 +1,14 @@
+from exercises.phase4.grade_queries import ALERTS
 from exercises.phase4.recorded_drills import minutes_of
 from phase4_scheduler.server.drills import number
+from tests.exercises.changed import solution
 
 
 def mean(name):
     return f"rate(vllm:{name}_sum[10s]) / rate(vllm:{name}_count[10s])"
 
 
-QUEUE, PREFILL, TTFT = map(
-    mean, ("request_queue_time_seconds", "request_prefill_time_seconds", "time_to_first_token_seconds")
-)
+QUEUE, TTFT = map(mean, ("request_queue_time_seconds", "time_to_first_token_seconds"))
 RUNNING, WAITING = (
     "avg_over_time(vllm:num_requests_running[10s])",
     "avg_over_time(vllm:num_requests_waiting[10s])",
@@ -27,18 +27,12 @@ def between(drill, query, one, other):
     return sum(number(m.recording, query, m.end) for m in (first, last)) / 2
 
 
-RIGHT_ONES = (
-    f"({QUEUE}) / ({TTFT}) > 0.5",
-    f"{RUNNING} < 2 and {WAITING} < 0.5 and {RUNNING} > 0",
-    f"{KV} > 0.8",
-    f"{HITS} < 0.02",
-)
+RIGHT_ONES = dict(zip(ALERTS, solution("p4e6_two_causes", {})))
 
 
 def but(**changed):
-    """The right ones, but for some of them: too_few, one, small or alike."""
-    names = ("too_few", "one", "small", "alike")
-    return tuple(changed.get(name, right) for name, right in zip(names, RIGHT_ONES))
+    """The solution, with another query in place of some."""
+    return tuple((RIGHT_ONES | changed).values())
 
 
 RIGHT = [
@@ -52,38 +46,45 @@ RIGHT = [
     ),
 ]
 WRONG = {
-    "wrong-type": but(small=0.9),
+    "wrong-type": but(cache_too_small=0.9),
     "not-promql": [
-        but(one="vllm:num_requests_running <"),
-        but(alike="rate(vllm:prefix_cache_hits_total) == 0"),
+        but(one_at_a_time="vllm:num_requests_running <"),
+        but(no_hits="rate(vllm:prefix_cache_hits_total) == 0"),
     ],
     "not-known-here": [
-        but(too_few="deriv(vllm:num_requests_waiting[10s]) > 1"),
-        but(small="topk(1, vllm:kv_cache_usage_perc) > 0.9"),
+        but(max_num_seqs_too_low="deriv(vllm:num_requests_waiting[10s]) > 1"),
+        but(cache_too_small="topk(1, vllm:kv_cache_usage_perc) > 0.9"),
     ],
-    "a-number-alone": but(one="1 < bool 2"),
+    "a-number-alone": but(one_at_a_time="1 < bool 2"),
     "no-such-name": [
-        but(small="vllm:gpu_cache_usage_perc > 0.9"),  # its name until 2025; many dashboards still ask for it
-        but(small="rate(vllm:num_preemptions[10s]) > 0"),
-        but(too_few="vllm:time_to_first_token_seconds > 1"),
+        but(
+            cache_too_small="vllm:gpu_cache_usage_perc > 0.9"
+        ),  # its name until 2025; many dashboards still ask for it
+        but(cache_too_small="rate(vllm:num_preemptions[10s]) > 0"),
+        but(max_num_seqs_too_low="vllm:time_to_first_token_seconds > 1"),
     ],
     "counter-without-rate": [
-        but(alike="vllm:prefix_cache_hits_total / vllm:prefix_cache_queries_total < 0.02"),
-        but(small="vllm:num_preemptions_total > 0"),
+        but(no_hits="vllm:prefix_cache_hits_total / vllm:prefix_cache_queries_total < 0.02"),
+        but(cache_too_small="vllm:num_preemptions_total > 0"),
     ],
-    "no-comparison": [but(too_few=f"({QUEUE}) / ({TTFT})"), but(small="vllm:kv_cache_usage_perc")],
-    "range-too-short": but(alike=HITS.replace("[10s]", "[500ms]") + " < 0.02"),
-    "labels-differ": but(one=f"sum({RUNNING}) + {WAITING} < 2"),
-    "never-rings": [but(small=f"{KV} > 1"), but(small=f"{KV} > 90")],
-    "wrong-way-round": [but(alike=f"{HITS} > 0.02"), but(one=f"{WAITING} > 1")],
-    "false-alarm": but(too_few=f"{WAITING} >= 0"),
+    "no-comparison": [
+        but(max_num_seqs_too_low=f"({QUEUE}) / ({TTFT})"),
+        but(cache_too_small="vllm:kv_cache_usage_perc"),
+    ],
+    "range-too-short": but(no_hits=HITS.replace("[10s]", "[500ms]") + " < 0.02"),
+    "labels-differ": but(one_at_a_time=f"sum({RUNNING}) + {WAITING} < 2"),
+    "never-rings": [but(cache_too_small=f"{KV} > 1"), but(cache_too_small=f"{KV} > 90")],
+    "wrong-way-round": [but(no_hits=f"{HITS} > 0.02"), but(one_at_a_time=f"{WAITING} > 1")],
+    "false-alarm": but(max_num_seqs_too_low=f"{WAITING} >= 0"),
     "takes-it-for-another": [
-        but(one=f"{RUNNING} < 2"),  # max_num_seqs 1 looks the same
-        but(small=f"{WAITING} > 0.5"),
-        but(alike=f"{HITS} < 0.7"),
+        but(one_at_a_time=f"{RUNNING} < 2"),  # max_num_seqs 1 looks the same
+        but(cache_too_small=f"{WAITING} > 0.5"),
+        but(no_hits=f"{HITS} < 0.7"),
     ],
-    "hangs-on-the-machine": but(one=f"{RATE} < {between(4, RATE, 'client', 'nothing')} and {WAITING} < 0.5"),
-    "wakes-you-for-nobody": but(one=f"{RUNNING} < 2 and {WAITING} < 1"),
-    "misses-a-minute": but(too_few=f"{WAITING} > {between(1, WAITING, 'queue', 'queue')}"),
-    "counts-since-the-start": but(small="max_over_time(vllm:num_preemptions_total[10s]) > 0"),
+    "hangs-on-the-machine": but(
+        one_at_a_time=f"{RATE} < {between(4, RATE, 'client', 'nothing')} and {WAITING} < 0.5"
+    ),
+    "wakes-you-for-nobody": but(one_at_a_time=f"{RUNNING} < 2 and {WAITING} < 1"),
+    "misses-a-minute": but(max_num_seqs_too_low=f"{WAITING} > {between(1, WAITING, 'queue', 'queue')}"),
+    "counts-since-the-start": but(cache_too_small="max_over_time(vllm:num_preemptions_total[10s]) > 0"),
 }

@@ -1,4 +1,4 @@
-from exercises.phase5.grade_pages import FIRST, NEXT
+from exercises.phase5.grade_bridges import FIRST, NEXT
 
 DOT = 'tl.dot(queries, tl.trans(tile), input_precision="ieee")'
 RIGHT = [{DOT: "tl.sum(queries[:, None, :] * tile[None, :, :], axis=2)"}]

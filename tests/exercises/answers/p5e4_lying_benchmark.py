@@ -44,8 +44,4 @@ WRONG = {
     "honest-called-a-liar": {
         'return "nothing"': 'return "no wait" if floor / record.says_us < 0.95 else "nothing"'
     },
-    "card-built-in": [
-        {"    floor, usual =": "    card = Card()\n    floor, usual ="},
-        {"card.cache_mb * 1e6": "50e6"},
-    ],
 }

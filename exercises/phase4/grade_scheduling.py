@@ -1,4 +1,4 @@
-"""Grader of exercise 4.2: preemption."""
+"""Graders of exercises 4.1 to 4.3: a step's budget, preemption, a long prompt in pieces."""
 
 import random
 from collections import deque
@@ -9,14 +9,62 @@ from exercises.judging.judge import When
 from exercises.judging.solutions import Solution
 from exercises.phase4.small_requests import NAMES, Pool, SmallRequest, as_plan
 
-EACH_RUNNING = "while index < len(running) and budget > 0:"
+# ---------------------------------------------------------------------- 4.1 one step
+
 LAG = "request.num_tokens - request.num_computed_tokens"
+STOPS = "if room == 0 or budget == 0:\n            break"
+ONE_STEP = Solution(
+    "p4e1_one_step",
+    share_budget={
+        "budget-per-request": {"budget -= n": "pass"},
+        "lag-ignores-computed": {LAG: "request.num_tokens"},
+        "waiting-first": {
+            "in running:": "in waiting[: max_num_seqs - len(running)]:",
+            "in waiting:": "in running:",
+            "if room == 0 or": "if",
+        },
+        "one-token-for-running": {"budget)\n        if n": "budget, 1)\n        if n"},
+        "limit-ignored": {"if room == 0 or": "if"},
+        "running-not-counted": {"max_num_seqs - len(running)": "max_num_seqs"},
+        "parts-of-nothing": {"if n > 0:": "if True:", " or budget == 0": ""},
+        "jumps-the-queue": {STOPS: f"if room == 0 or {LAG} > budget:\n            continue"},
+        "whole-prompts-only": {STOPS: f"if room == 0 or {LAG} > budget:\n            break"},
+        "idle-not-counted": {"room == 0": "len(plan) == max_num_seqs"},
+    },
+)
+
+
+@ONE_STEP.grader
+def grade_one_step(share_budget: Callable) -> None:
+    rng = random.Random(1)
+    v = SmallRequest
+    cases: list[tuple] = [
+        ([v("Ann", 10, 9), v("Ben", 5, 4)], [v("Lea", 40), v("Tom", 3)], 16, 4),
+        ([v("Ann", 10, 9), v("Lea", 40, 14)], [v("Tom", 3)], 16, 4),
+        ([v("Ann", 10, 9), v("Ben", 5, 4)], [v("Cal", 4), v("Dan", 3)], 16, 3),
+        ([v("Ann", 10, 10), v("Ben", 5, 4)], [], 16, 3),
+        ([], [], 16, 3),
+        ([v("Ann", 10, 9)], [v("Lea", 40, 35), v("Tom", 3)], 16, 4),  # Lea's beginning is computed already
+    ]
+    for _ in range(150):
+        names = iter(NAMES)
+        lengths = rng.choices(range(2, 40), k=rng.randint(0, 3))
+        running = [v(next(names), n, n - rng.choice((0, 1, 1, 1, min(n, 12)))) for n in lengths]
+        waiting = [v(next(names), rng.randint(1, 30)) for _ in range(rng.randint(0, 4))]
+        cases.append((running, waiting, rng.randint(1, 40), len(running) + rng.randint(0, 3)))
+
+    ONE_STEP.judge("share_budget", share_budget, cases, clean=as_plan)
+
+
+# ---------------------------------------------------------------------- 4.2 preemption
+
+EACH_RUNNING = "while index < len(running) and budget > 0:"
 VICTIM, QUEUED = "victim = running.pop()", "waiting.appendleft(victim)"
 ADMITTED, NO_ROOM = (
     "plan.append((request, n))\n        budget -= n",
     "            break\n        running.append",
 )
-EXERCISE = Solution(
+PREEMPTION = Solution(
     "p4e2_preemption",
     step={
         "serves-a-victim": {  # walks along a copy of `running`, and comes to those that were sent away by then
@@ -113,23 +161,21 @@ def _scene(tokens: Counts, queue: Counts, free: int) -> tuple[list, deque, _Watc
     return running, waiting, pool
 
 
-def after(step: Callable) -> Callable[..., dict[str, Any]]:
+def after(
+    step: Callable, tokens: list, queue: list, free: int, budget: int, max_num_seqs: int
+) -> dict[str, Any]:
     """The scene after a step."""
-
-    def play(tokens: list, queue: list, free: int, budget: int, max_num_seqs: int) -> dict[str, Any]:
-        running, waiting, pool = _scene(tokens, queue, free)
-        everyone = [*running, *waiting]
-        plan = step(running, waiting, budget, max_num_seqs, pool)
-        return {
-            "computed": plan if plan is None else as_plan(plan),
-            "running": [request.name for request in running],
-            "waiting": [request.name for request in waiting],
-            "num_computed_tokens": {request.name: request.num_computed_tokens for request in everyone},
-            "asked to be admitted after a preemption": pool.asked_too_late,
-            "blocks": {request.name: n for request, n in pool.held.items() if n},
-        }
-
-    return play
+    running, waiting, pool = _scene(tokens, queue, free)
+    everyone = [*running, *waiting]
+    plan = step(running, waiting, budget, max_num_seqs, pool)
+    return {
+        "computed": plan if plan is None else as_plan(plan),
+        "running": [request.name for request in running],
+        "waiting": [request.name for request in waiting],
+        "num_computed_tokens": {request.name: request.num_computed_tokens for request in everyone},
+        "asked to be admitted after a preemption": pool.asked_too_late,
+        "blocks": {request.name: n for request, n in pool.held.items() if n},
+    }
 
 
 def _told(tokens: list, queue: list, free: int, budget: int, max_num_seqs: int) -> str:
@@ -140,7 +186,7 @@ def _told(tokens: list, queue: list, free: int, budget: int, max_num_seqs: int) 
     )
 
 
-@EXERCISE.grader
+@PREEMPTION.grader
 def grade_preemption(step: Callable) -> None:
     rng = random.Random(2)
     shapes = [
@@ -162,4 +208,66 @@ def grade_preemption(step: Callable) -> None:
         waiting = [(n, rng.choice((0, 0, n - 1)) // 4 * 4) for n in sizes]
         max_num_seqs = len(running) + rng.randint(0, 2)
         shapes.append((running, waiting, rng.randint(0, 5), rng.randint(2, 30), max_num_seqs))
-    EXERCISE.judge("step", step, shapes, play=after, show=_told)
+    PREEMPTION.judge("step", step, shapes, play=after, show=_told)
+
+
+# ---------------------------------------------------------------------- 4.3 chunks
+
+THRESHOLD, TOO_MUCH = "if threshold and not alone:", "if n > budget and not chunked:"
+CHUNKS = Solution(
+    "p4e3_chunks",
+    tokens_now={
+        "begins-anew": {" - request.num_computed_tokens": ""},
+        "threshold-for-one-alone": {THRESHOLD: "if threshold:"},
+        "threshold-of-nothing": {THRESHOLD: "if not alone:"},
+        "cuts-anyway": {TOO_MUCH: "if False:"},
+        "over-the-budget": {"return min(n, budget)": "return n"},
+        "threshold-only-with-chunks": {THRESHOLD: "if threshold and chunked and not alone:"},
+        "waits-before-the-threshold": {
+            f"    {THRESHOLD}": f"    {TOO_MUCH}\n        return 0\n    {THRESHOLD}"
+        },
+    },
+    admit={
+        "jumps-the-queue": {"break": "continue"},
+        "budget-per-request": {"        budget -= n\n": ""},
+        "parts-of-nothing": {"break": "pass"},
+        "one-at-a-time": {"in waiting:": "in waiting[:1]:"},
+    },
+)
+
+
+@CHUNKS.grader
+def grade_chunks(tokens_now: Callable, admit: Callable) -> None:
+    rng = random.Random(3)
+    lea, tom = SmallRequest("Lea", 400), SmallRequest("Tom", 3)
+    cases = [
+        (lea, 64, 32, False, True),
+        (lea, 64, 0, False, True),
+        (lea, 64, 32, True, True),
+        (SmallRequest("Lea", 400, 390), 64, 32, False, True),
+        (lea, 64, 0, False, False),
+        (SmallRequest("Lea", 60), 64, 0, False, False),
+        (SmallRequest("Lea", 100), 64, 32, False, False),
+        (SmallRequest("Lea", 64), 64, 0, False, False),
+        (lea, 64, 1, False, True),
+    ]
+    for _ in range(150):
+        tokens = rng.randint(1, 100)
+        request = SmallRequest("Lea", tokens, rng.choice((0, 0, rng.randrange(tokens))))
+        budget, threshold = rng.randint(1, 80), rng.choice((0, 0, 8, 30))
+        cases.append((request, budget, threshold, rng.random() < 0.3, rng.random() < 0.6))
+
+    CHUNKS.judge("tokens_now", tokens_now, cases)
+    queues = [
+        ([lea, tom], 64, 32, False, True),
+        ([lea, tom], 64, 0, False, True),
+        ([lea, tom], 64, 0, False, False),
+        ([SmallRequest("Lea", 61), tom], 64, 0, False, False),
+        ([SmallRequest("Lea", 400, 390), tom], 64, 0, False, True),
+        ([lea, tom], 64, 1, False, True),
+    ]
+    for _ in range(100):
+        waiting = [SmallRequest(name, rng.randint(1, 60)) for name in NAMES[: rng.randint(0, 5)]]
+        alone = len(waiting) == 1 and rng.random() < 0.5
+        queues.append((waiting, rng.randint(1, 90), rng.choice((0, 10, 25)), alone, rng.random() < 0.6))
+    CHUNKS.judge("admit", admit, queues, clean=as_plan)
