@@ -1,6 +1,7 @@
 """The CPU backend's runner: a prepared model, and as many threads as the machine has cores free of other programs."""
 
 import time
+from functools import cache
 from typing import Self
 
 import psutil
@@ -27,7 +28,7 @@ class CPURunner(ModelRunner):
         keep_freed_memory()
         runner = super().create(prepare(model), config, num_blocks, storage)
         runner.sampler.largest = largest
-        runner.threads = Threads()
+        runner.threads = threads_of_process()
         return runner
 
     def execute(self, batch: StepBatch) -> Tensor:
@@ -35,7 +36,7 @@ class CPURunner(ModelRunner):
         return super().execute(batch)
 
     def shutdown(self) -> None:
-        torch.set_num_threads(self.threads.most)
+        self.threads.give_back()
         super().shutdown()
 
 
@@ -48,6 +49,7 @@ class Threads:
 
     Attributes:
         most: threads where no other program needs a core: torch's own number, or what was set since.
+        number: what this object has set.
     """
 
     def __init__(self) -> None:
@@ -60,13 +62,29 @@ class Threads:
             return
         last, self.last = self.last, clocks()
         seconds, free, own_work = (now - then for now, then in zip(self.last, last, strict=True))
-        if torch.get_num_threads() != self.number:
-            self.most = torch.get_num_threads()
+        self.notice()
         # Other programs may use the cores while this one is idle. What counts is what they take while it computes.
         if own_work > seconds / 4:
             # A core counts as free if others leave 70% of it. Two threads beside a server's busy front end are slower than one.
             torch.set_num_threads(min(self.most, max(1, round((free + own_work) / seconds - 0.2))))
         self.number = torch.get_num_threads()
+
+    def notice(self) -> None:
+        """Another number than this object's was set by the program: that is the most."""
+        if torch.get_num_threads() != self.number:
+            self.most = self.number = torch.get_num_threads()
+
+    def give_back(self) -> None:
+        """After the last step."""
+        self.notice()
+        torch.set_num_threads(self.most)
+        self.number = torch.get_num_threads()
+
+
+@cache
+def threads_of_process() -> Threads:
+    """One for all engines of a process: each would take the number that another has set for the program's wish."""
+    return Threads()
 
 
 def clocks() -> tuple[float, float, float]:
@@ -75,5 +93,9 @@ def clocks() -> tuple[float, float, float]:
     Programs with low priority ("nice") count as free, and so does what a virtual machine's host takes ("steal").
     """
     process, times, now = psutil.Process(), psutil.cpu_times(percpu=True), time.perf_counter()
-    cores = process.cpu_affinity() if hasattr(process, "cpu_affinity") else range(len(times))  # not on macOS
+    cores = process.cpu_affinity() if hasattr(process, "cpu_affinity") else ()  # not on macOS
+    if not cores or max(cores) >= len(
+        times
+    ):  # the times of cores that are switched off are left out of the list
+        cores = range(len(times))
     return now, sum(now - times[core].user - times[core].system for core in cores), time.process_time()

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from phase4_scheduler.cpu import runner
-from phase4_scheduler.engine import LLMEngine
 
 
 @pytest.fixture
@@ -20,6 +19,7 @@ def threads(monkeypatch):
     now = [0.0, 0.0, 0.0]
     monkeypatch.setattr(runner, "clocks", lambda: tuple(now))
     monkeypatch.setattr(runner.time, "perf_counter", lambda: now[0])
+    runner.threads_of_process.cache_clear()
     found = runner.Threads()
 
     def pass_time(seconds, own, others):
@@ -31,6 +31,7 @@ def threads(monkeypatch):
 
     found.pass_time = pass_time
     yield found
+    runner.threads_of_process.cache_clear()
     torch.set_num_threads(before)
 
 
@@ -62,14 +63,39 @@ def test_a_number_that_was_set_meanwhile_is_the_most(threads):
     assert threads.pass_time(1, 2, 0) == 3
 
 
-def test_shutdown_gives_the_threads_back():
-    before = torch.get_num_threads()
-    engine = LLMEngine.from_pretrained("tales", device="cpu", num_blocks=20, block_size=16)
-    assert engine.core.runner.threads.most == before
-    engine.core.runner.threads.most = before + 1
-    engine.core.shutdown()
+def test_shutdown_gives_the_threads_back(tiny):
+    before, core = torch.get_num_threads(), tiny.engine(num_blocks=20).core
+    core.runner.threads.notice()
+    assert core.runner.threads.most == before
+    core.runner.threads.most = before + 1
+    core.shutdown()
     assert torch.get_num_threads() == before + 1
     torch.set_num_threads(before)
+
+
+def test_what_one_engine_has_set_is_no_limit_for_the_next(threads, tiny):
+    """Neither for an engine that is made while another program takes cores, nor for one that steps beside the first."""
+    engines = []
+    for others, expected in ((3, 1), (2, 2), (0, 4)):
+        engines.append(tiny.engine(num_blocks=20).core.runner.threads)
+        for threads.adjust in [each.adjust for each in engines]:
+            assert threads.pass_time(1, 4 - others, others) == expected
+
+
+def test_shutdown_keeps_a_number_that_was_set_meanwhile(threads):
+    threads.pass_time(1, 2, 2)
+    torch.set_num_threads(3)
+    threads.give_back()
+    assert torch.get_num_threads() == 3
+
+
+def test_cores_that_are_switched_off_have_no_times(monkeypatch):
+    """The list then is shorter than the highest number of a core: a machine whose second threads per core are off."""
+    times = psutil.cpu_times(percpu=True)[:1]
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: times)
+    monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda self: [0, 2], raising=False)
+    now, free, _ = runner.clocks()
+    assert free == pytest.approx(now - times[0].user - times[0].system)
 
 
 @pytest.mark.skipif(not hasattr(psutil.Process(), "cpu_affinity"), reason="this system pins no process")
