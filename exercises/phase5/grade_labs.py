@@ -94,6 +94,8 @@ SCRIPTS = [
     "; m.step(); m.read('bob'); m.step(); m.read('bob'); m.step(); m.read('bob'); m.end('bob')" + SEEN,
     "m = Loader(8); m.ask('alice', ['once', 'there'], 1); m.step(); m.read('alice'); m.abort('alice'); m.step()"
     + SEEN,
+    "m = Loader(8); m.ask('alice', ['once'], 1); m.abort('alice'); m.step(); m.ask('alice', ['there', 'was'], 1); m.step()"
+    "; m.read('alice')" + SEEN,
 ]
 
 
