@@ -94,8 +94,6 @@ def clocks() -> tuple[float, float, float]:
     """
     process, times, now = psutil.Process(), psutil.cpu_times(percpu=True), time.perf_counter()
     cores = process.cpu_affinity() if hasattr(process, "cpu_affinity") else ()  # not on macOS
-    if not cores or max(cores) >= len(
-        times
-    ):  # the times of cores that are switched off are left out of the list
+    if not cores or max(cores) >= len(times):  # the list leaves out cores that are switched off
         cores = range(len(times))
     return now, sum(now - times[core].user - times[core].system for core in cores), time.process_time()
