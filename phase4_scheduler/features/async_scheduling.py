@@ -11,7 +11,7 @@ steps in their order. A step with a request whose sampling needs its answer on t
 grammar) starts when the step before it has been read. Where a step fails, its requests are computed anew in steps that are
 not asynchronous, so that fault isolation finds the one to blame.
 
-Attaches to: `Scheduler.tokens_to_compute`, `add_to_step`, `schedule`, `accept`, `preempt`, `release`; `ModelRunner.complete`;
+Attaches to: `Scheduler.tokens_to_compute`, `add_to_step`, `schedule`, `accept`, `preempt`; `ModelRunner.complete`;
 `EngineCore.next_results`. The decisions equal those of vLLM 0.32's `AsyncScheduler` on 60 recorded workloads.
 
 Source: vllm/v1/core/sched/async_scheduler.py; step_with_batch_queue in vllm/v1/engine/core.py.

@@ -256,12 +256,12 @@ class AsyncEngine:
         if self._commands and self.dead is None:
             commands, self._commands = self._commands, []
             # In a thread: a pipe holds 64 KiB, and the engine empties it between two steps. Long prompts would hold up the loop.
-            self._sender.submit(self._write, commands)
+            self._sender.submit(self._write, self._pipe, commands)
 
-    def _write(self, commands: list[Add | Finish]) -> None:
+    def _write(self, pipe: Any, commands: list[Add | Finish]) -> None:
         with contextlib.suppress(OSError):  # the process has ended: `_read` ends all streams
             for first in range(0, len(commands), MOST_COMMANDS):
-                self._pipe.send(commands[first : first + MOST_COMMANDS])
+                pipe.send(commands[first : first + MOST_COMMANDS])
 
     # ------------------------------------------------------------------ for the API
 

@@ -161,8 +161,9 @@ class LazyCompiler:
         if not self._config.eos_token_ids:
             raise ValueError("structured_outputs need an end-of-text token, and this model has none")
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(((os.cpu_count() or 1) + 1) // 2, "grammar")
-            self._made = self._threads.submit(self._make)
+            threads = ThreadPoolExecutor(((os.cpu_count() or 1) + 1) // 2, "grammar")
+            self._made = threads.submit(self._make)
+            self._threads = threads  # last: another thread may be here, too
         return self._threads.submit(lambda: self().start(source))
 
 

@@ -21,10 +21,10 @@ from phase4_scheduler.server.engine_process import (
 def test_thousands_of_commands_reach_the_engine_in_order_over_many_steps():
     """Else all streams would wait until 16,384 answers to one prompt have begun."""
     engine = AsyncEngine.__new__(AsyncEngine)
-    ours, engine._pipe = multiprocessing.Pipe(duplex=False)
+    ours, theirs = multiprocessing.Pipe(duplex=False)
     commands = [Finish(str(number), "abort") for number in range(5 * MOST_COMMANDS)]
-    engine._write(commands)
-    engine._write([Finish("last", "stop")])
+    engine._write(theirs, commands)
+    engine._write(theirs, [Finish("last", "stop")])
     steps = [take_commands(ours, busy=False), *(take_commands(ours, busy=True) for _ in range(7))]
     assert [len(step) for step in steps] == [MOST_COMMANDS] * 5 + [1, 0, 0]
     assert [command for step in steps for command in step] == [*commands, Finish("last", "stop")]
