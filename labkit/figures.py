@@ -57,9 +57,12 @@ def new_figure(
         1, panels, figsize=size, squeeze=False, layout="constrained", width_ratios=width_ratios
     )
     fig.get_layout_engine().set(rect=(0, 0, 1, 1 - (0.78 if subtitle else 0.5) / size[1]))
-    fig.text(0.012, 1 - 0.12 / size[1], finding, fontsize=13, fontweight="bold", va="top")
+    lines = [fig.text(0.012, 1 - 0.12 / size[1], finding, fontsize=13, fontweight="bold", va="top")]
     if subtitle:
-        fig.text(0.012, 1 - 0.46 / size[1], subtitle, fontsize=9.5, color=MUTED, va="top")
+        lines.append(fig.text(0.012, 1 - 0.46 / size[1], subtitle, fontsize=9.5, color=MUTED, va="top"))
+    for line in lines:  # the name of a processor may be long
+        share = line.get_window_extent().x1 / fig.bbox.width
+        line.set_fontsize(line.get_fontsize() * min(1, 0.99 / share))
     return fig, list(axes[0])
 
 

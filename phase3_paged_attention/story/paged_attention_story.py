@@ -215,17 +215,14 @@ def draw_costs(times: Sequence[DecodeTimes], batch: int, where: str):
     ]
     if known:
         lines.append(("in_place", "attend in place", BLUE, "D"))
-    beside = dict(xytext=(8, 0), textcoords="offset points", va="center")
     for attribute, label, color, marker in lines:
         seconds = np.array([getattr(t, attribute) for t in times])
         style = dict(marker=marker, color=color, label=label)
         left.plot(contexts, 1e6 * seconds, **style)
         speed = np.array([t.kv_bytes for t in times]) / seconds / GB
         right.plot(contexts, speed, **style)
-        right.annotate(label, (contexts[-1], speed[-1]), color=color, **beside)
     left.set(xscale="log", yscale="log", ylabel="microseconds per step", title="Time")
     right.set(xscale="log", ylim=(0, None), ylabel="GB/s", title="Keys and values read, divided by the time")
-    right.set_xlim(right=contexts[-1] * 6)
     for ax in (left, right):
         ax.set_xlabel("context length of each request, tokens")
         ax.set_xticks(contexts)

@@ -24,6 +24,12 @@ def report_of(tmp_path):
     return json.loads(next((tmp_path / "outputs" / "reports").glob("*/*.json")).read_text())
 
 
+def test_a_long_line_stays_inside_the_figure():
+    short, long = new_figure("A finding", "of a test")[0], new_figure("A finding", "of a test " * 30)[0]
+    assert short.texts[1].get_fontsize() == 9.5
+    assert all(line.get_window_extent().x1 <= long.bbox.x1 for line in long.texts)
+
+
 def test_a_report_holds_everything(tmp_path):
     def story(lab):
         lab.predict("a", "how many", 3, 3, unit="x", note="because")
