@@ -42,7 +42,7 @@ def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Unwind, once, from a moment that suits."""
+    """Unwind with KeyboardInterrupt or SystemExit. During an import the process ends at once; a call from LLVM is left to end first."""
     where = frame
     while where:
         if where.f_code.co_filename.startswith("<frozen importlib"):

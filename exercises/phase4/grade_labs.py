@@ -129,7 +129,7 @@ TEMPERATURE_LAB = Solution(
             {VALUES: f"    x = x.long().to(x.dtype)\n{VALUES}"},
             {VALUES: f"    x = x.round()\n{VALUES}"},
         ),
-        "numbers-of-nobody": When(_of_nobody),
+        "uninitialised-rows": When(_of_nobody),
     },
     colleague={},
 )

@@ -56,7 +56,7 @@ def grade(name: str, text: str) -> None:
             raise SAYS.no(diagnosis, tried, f"{says}: {wrong[0]}", "as on the recorded drill")
     if ring(text, while_idle(minutes[0]), tried):
         raise SAYS.no(
-            "wakes-you-for-nobody", tried, "fires: the healthy server, without requests", "does not fire"
+            "fires-without-requests", tried, "fires: the healthy server, without requests", "does not fire"
         )
 
 

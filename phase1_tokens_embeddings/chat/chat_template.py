@@ -32,12 +32,12 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        from transformers.utils import chat_template_utils  # takes half a second
+        # Takes half a second. `render` would compile it too, but a bad template is to be found when the model is loaded.
+        from transformers.utils.chat_template_utils import _compile_jinja_template
 
         self.source, self.special_tokens = source, dict(special_tokens)
-        self._run = chat_template_utils.render_jinja_template
         try:
-            chat_template_utils._compile_jinja_template(source)
+            _compile_jinja_template(source)
         except (jinja2.TemplateError, RecursionError) as error:
             raise ValueError(f"the chat template cannot be used: {visible(error, 200)}") from None
 
@@ -59,16 +59,22 @@ class ChatTemplate:
         Raises:
             ValueError: the template refuses these messages or fails.
         """
+        from transformers.utils.chat_template_utils import render_jinja_template
+
         flags = dict(
             add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message
         )
         try:
-            (text,), _ = self._run(
-                [messages], chat_template=self.source, **flags, **self.special_tokens, **variables
+            (text,), _ = render_jinja_template(
+                [messages], chat_template=self.source, **flags, **(self.special_tokens | variables)
             )
         except jinja2.TemplateError as error:  # its own word, raise_exception's for instance
             raise ValueError(f"the chat template refuses these messages: {visible(error, 300)}") from None
         except Exception as error:  # it is a program: anything may go wrong in it
+            if continue_final_message and "continue_final_message" in str(error):
+                raise ValueError(
+                    "the chat template changes the last message: it cannot be continued"
+                ) from None
             what = visible(f"{type(error).__name__}: {error}", 200)
             raise ValueError(f"the chat template fails on these messages: {what}") from None
         return text

@@ -10,7 +10,7 @@ in three things:
 - Llama 2 puts a space before each text, so that the first word of a text is the token that it is inside one. Decoding takes
   that space away again.
 
-DeepSeek's is byte-level as ours is, but cuts the text in three rounds. It is read here, too.
+Byte-level tokenizers with another split pattern than ours are read here, too: GPT-4o's, or DeepSeek's, which cuts in three rounds.
 
 Source: Kudo and Richardson, "SentencePiece" (2018); the library's `models::bpe`, `decoders::byte_fallback`.
 """
@@ -95,7 +95,14 @@ class LibraryTokenizer:
 
     def _encode(self, text: str, trusting: bool) -> list[int]:
         hub = self._hub if trusting else self._distrusting_hub
-        return hub.encode(text, add_special_tokens=False).ids
+        try:
+            return hub.encode(text, add_special_tokens=False).ids
+        except (
+            BaseException
+        ) as error:  # a panic of the library's is no Exception; a pattern that tries too many ways is one
+            if type(error).__name__ != "PanicException":
+                raise
+            raise ValueError(f"this tokenizer cannot encode the text: {visible(error, 120)}") from None
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """Turn ids back into text. Bytes that form no character become U+FFFD."""

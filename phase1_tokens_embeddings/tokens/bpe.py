@@ -41,7 +41,7 @@ _LLAMA3 = (
     r"|\s+(?!\S)|\s+"
 )
 SPLIT_PATTERNS = {"gpt-2": GPT2_SPLIT_PATTERN, "llama-bpe": _LLAMA3, "qwen2": _LLAMA3.replace("{1,3}", "")}
-"""The split patterns of files that are read here. Another one may take endless time, so it is never tried."""
+"""The split patterns of files that are read here. Files with another one are left to the library `tokenizers`."""
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
@@ -61,13 +61,11 @@ def split_words(split: regex.Pattern[str], text: str) -> list[str]:
     """Cut text at the matches of a split pattern. Joined, the pieces are the text again.
 
     Raises:
-        ValueError: the pattern leaves out a part of the text, or has groups that return parts of a match.
+        ValueError: the pattern leaves out a part of the text.
     """
     words = split.findall(text)
-    if split.groups or "".join(words) != text:
-        raise ValueError(
-            f"the split pattern {quoted(split.pattern)} must match every character, without groups"
-        )
+    if "".join(words) != text:
+        raise ValueError(f"the split pattern {quoted(split.pattern)} must match every character")
     return words
 
 

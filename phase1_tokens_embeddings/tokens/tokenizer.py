@@ -52,7 +52,8 @@ class BPETokenizer:
             text, and shown in every answer (Qwen's "<think>").
 
     Raises:
-        ValueError: a single byte has no token, or a merge makes bytes that are no token.
+        ValueError: a single byte has no token, a merge makes bytes that are no token, or the split pattern is no regular expression
+            or has groups.
 
     >>> tok = BPETokenizer.train(["low low lower"], vocab_size=260)
     >>> [tok.decode([i]) for i in tok.encode("lower low")]
@@ -97,7 +98,16 @@ class BPETokenizer:
                     f"merge number {rank} makes {quoted(merged)}, which the vocabulary does not hold"
                 )
             self._merge_rank[a, b] = (rank, self.id_of_bytes[merged])
-        self._split = regex.compile(split_pattern)
+        try:
+            self._split = regex.compile(split_pattern)
+        except regex.error as error:
+            raise ValueError(
+                f"the split pattern {quoted(split_pattern)} is no regular expression: {error}"
+            ) from None
+        if self._split.groups:  # `findall` would return parts of a match
+            raise ValueError(
+                f"the split pattern {quoted(split_pattern)} must match every character, without groups"
+            )
         self._word_cache: dict[str, list[int]] = {}
 
     # ------------------------------------------------------------------ making one

@@ -13,7 +13,7 @@ from phase2_attention_kvcache.model.sampling_params import SamplingParams
 
 LOWEST_TEMPERATURE = 0.01  # a smaller one is raised to this, as in vLLM: dividing by less overflows
 HIGHEST_TEMPERATURE = 1e30  # a larger one is as flat, and float32 might not hold it
-SURE_HEAD = 256  # top_p examines this many of the most probable tokens before it sorts a whole vocabulary
+SURE_HEAD = 256  # top_p examines this many of the most probable tokens before it sorts a whole vocabulary; for so many numpy sorts
 
 
 def to_probs(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
@@ -58,7 +58,7 @@ def apply_top_p(probs: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
 
 def most_probable(values: torch.Tensor, count: int) -> torch.Tensor:
     """The largest values [B, count] of each row of `values` [B, vocab] in descending order, or all if there are fewer."""
-    if values.is_cpu and count >= SURE_HEAD:  # numpy sorts 8,192 sooner than torch finds the 256 largest
+    if values.is_cpu and count >= SURE_HEAD:  # it sorts 8,192 sooner than torch finds the 256 largest
         return -torch.from_numpy(np.sort(-values.detach().numpy())[:, :count])
     return values.topk(min(count, values.shape[1]), dim=-1).values
 

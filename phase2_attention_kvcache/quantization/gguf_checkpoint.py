@@ -23,7 +23,7 @@ from phase1_tokens_embeddings.weights.safetensors_file import TensorEntry
 from phase2_attention_kvcache.model.checkpoint import check_memory, finish_loading, fit_model, parse_dtype
 from phase2_attention_kvcache.model.config import ModelConfig, read_config
 from phase2_attention_kvcache.model.positions import rotary_frequencies, rotary_tables
-from phase2_attention_kvcache.quantization.quantized_formats import METHODS, split_blocks
+from phase2_attention_kvcache.quantization.quantized_formats import BLOCK_CODES, split_blocks
 from phase2_attention_kvcache.quantization.quantized_linear import (
     QuantizedEmbedding,
     QuantizedLinear,
@@ -119,7 +119,7 @@ def read_plain(config: ModelConfig, file: Path, header: GGUFHeader, name: str) -
 def read_quantized(config: ModelConfig, file: Path, header: GGUFHeader, name: str) -> QuantizedWeight:
     """A matrix as it is stored."""
     tensor, blocks = header.tensors[name], in_our_order(config, name, read_blocks(file, header, name))
-    if (kind := tensor.type.lower()) in METHODS:
+    if (kind := tensor.type.lower()) in BLOCK_CODES:
         return QuantizedWeight(kind, split_blocks(kind, blocks))
     return QuantizedWeight(tensor.type, {"blocks": blocks})
 

@@ -120,10 +120,13 @@ def dequantize_int4(planes: Mapping[str, Tensor]) -> Tensor:
     return ((groups - zeros) * planes["scales"].float()[..., None]).flatten(1)
 
 
+BLOCK_CODES = {"q8_0": 32, "q4_0": 16}  # bytes of codes in a block of GGUF's that is taken apart here
+
+
 def split_blocks(kind: str, blocks: Tensor) -> Planes:
     """GGUF's blocks, taken apart: uint8 [out, bytes of a row] -> scales F16 [out, in / 32], and codes: of "q8_0" int8 [out, in], of
     "q4_0" uint8 [out, in / 2], packed as `pack_nibbles` does."""
-    size = {"q8_0": 32, "q4_0": 16}[kind]
+    size = BLOCK_CODES[kind]
     scales, codes = blocks.unflatten(1, (-1, 2 + size)).split((2, size), dim=-1)
     codes = codes.flatten(1).contiguous()
     return {

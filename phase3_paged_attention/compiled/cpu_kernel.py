@@ -31,7 +31,7 @@ numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
 
 def use_threads_of_torch() -> None:
-    """Give numba's kernels as many. Starting numba's threads sets torch's number, since both share them, so it is set back."""
+    """Give numba's kernels torch's number of threads, and set it back: starting numba's threads changes it, since both share them."""
     threads = torch.get_num_threads()
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
     torch.set_num_threads(threads)

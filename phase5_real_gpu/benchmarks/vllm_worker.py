@@ -233,11 +233,11 @@ KNOWN = {"schedule": schedule, "generate": generate, "time": timed, "serve": ser
 
 
 def answer_questions(package: str, start: Callable[[dict], Any], known: dict[str, Callable]) -> None:
-    """The life of a worker.
+    """Answer questions, one JSON line each, from stdin until it closes.
 
     Args:
-        package: must be installed. start: makes the engine from its settings. known: by its name, what answers a question, from
-            the engine and the question's other fields.
+        package: must be installed. start: makes the engine from its settings.
+        known: functions by the name of a question, called with the engine and the question's other fields.
     """
     # Libraries print to stdout as they like; answers go through a channel of their own.
     answers = os.fdopen(os.dup(1), "w")

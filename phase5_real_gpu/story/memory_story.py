@@ -43,7 +43,7 @@ def levels_of(lab: Lab, limits: Limits, device: str) -> dict[str, Point]:
             points.append(Point(size, on.read_speed(size), on.jump_time(size)))
         except Exception as error:  # whatever a compiler or a driver says: the smaller sets still count
             says = next(iter(str(error).splitlines()), "no message")
-            lab.show(f"- No further than {show_size(size)}: {type(error).__name__}: {says}")
+            lab.show(f"- Stopped at {show_size(size)}: {type(error).__name__}: {says}")
             break
     if not points:
         return {}

@@ -182,8 +182,9 @@ def test_the_syllabus_has_every_exercise_once():
 def test_the_hours_of_the_core_are_those_of_all_its_parts():
     """Ten at most. The minutes of the scripts' output are stated; all else is counted again."""
     text = (ROOT / "docs" / "TEACHING.md").read_text(encoding="utf-8")
-    table = dict(re.findall(r"^\| ([a-zR].*?) \|.* (\d+) \|$", text, re.MULTILINE))
-    minutes = {part.split()[0]: int(told) for part, told in table.items()}
+    table = re.findall(r"^\| ([a-zR]\w+).*? \| ([\d,]*).*\|.* (\d+) \|$", text, re.MULTILINE)
+    minutes = {part: int(told) for part, _, told in table}
+    counts = {part: count for part, count, _ in table}
     levels = {c: METADATA.search(c.read_text(encoding="utf-8"))[1] for c in CHAPTERS}
     core = [c.read_text(encoding="utf-8") for c, level in levels.items() if level == "core"]
     maps = [(ROOT / phase / "README.md").read_text(encoding="utf-8") for phase in [*SCRIPTS][:4]]
@@ -198,7 +199,8 @@ def test_the_hours_of_the_core_are_those_of_all_its_parts():
         "pieces": ("<!-- piece:", 2),
     }
     for part, (mark, length) in each.items():
-        assert minutes[part] == math.ceil(length * sum(chapter.count(mark) for chapter in core)), part
+        count = sum(chapter.count(mark) for chapter in core)
+        assert (counts[part], minutes[part]) == (str(count), math.ceil(length * count)), part
     lessons = re.findall(r"^\| \d \| \d+ \|.*?\|(.*?)\|", text, re.MULTILINE)
     own = [int(told) for told in re.findall(r"\((\d+)\)", "".join(lessons))]
     assert f"| {len(own)} |" in text and minutes["core"] == sum(own) + 5

@@ -44,6 +44,8 @@ def test_main(run):
     rows, length = report["results"]["shrinking"], len(tokenization_story.SENTENCE)
     assert rows[0] == [0, length]
     assert rows[-1][1] < length / 3
+    first, shared = report["results"]["chat_prompt"]
+    assert shared == first and report["results"]["chat_end_marks"] == [2, 1]
 
 
 def test_main_with_gpt2s_vocabulary(run):

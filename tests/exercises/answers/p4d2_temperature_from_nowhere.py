@@ -11,7 +11,7 @@ RIGHT = [
     },
 ]
 WRONG = {
-    "numbers-of-nobody": {"expand_batch_to_tokens": GIVEN()},
+    "uninitialised-rows": {"expand_batch_to_tokens": GIVEN()},
     "changes-its-input": {
         "values = torch.where(x == replace_from, replace_to, x).to(x.dtype)": "values = x\n    values[x == replace_from] = replace_to"
     },

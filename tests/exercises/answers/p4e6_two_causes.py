@@ -84,7 +84,7 @@ WRONG = {
     "hangs-on-the-machine": but(
         one_at_a_time=f"{RATE} < {between(4, RATE, 'client', 'nothing')} and {WAITING} < 0.5"
     ),
-    "wakes-you-for-nobody": but(one_at_a_time=f"{RUNNING} < 2 and {WAITING} < 1"),
+    "fires-without-requests": but(one_at_a_time=f"{RUNNING} < 2 and {WAITING} < 1"),
     "misses-a-minute": but(max_num_seqs_too_low=f"{WAITING} > {between(1, WAITING, 'queue', 'queue')}"),
     "counts-since-the-start": but(cache_too_small="max_over_time(vllm:num_preemptions_total[10s]) > 0"),
 }

@@ -20,13 +20,14 @@ def test_what_a_template_may_name():
     template = ChatTemplate("{{ bos_token }}{{ messages|length }}{{ mood }}" + end, {"bos_token": "<s>"})
     assert template.render(TALK) == "<s>4>"
     assert template.render(TALK, add_generation_prompt=False, mood="!") == "<s>4!"
+    assert template.render(TALK, bos_token="!") == "!4>"
 
 
 def test_a_message_that_is_to_be_continued():
     template = ChatTemplate("{% for m in messages %}<{{ m.content }}>{% endfor %}", {})
     assert template.render(TALK[:3], continue_final_message=True).endswith("I.\n")
     shouting = ChatTemplate("{% for m in messages %}{{ m.content|upper }}{% endfor %}", {})
-    with pytest.raises(ValueError, match="the final message does not appear in the chat"):
+    with pytest.raises(ValueError, match="changes the last message: it cannot be continued"):
         shouting.render(TALK, continue_final_message=True)
 
 

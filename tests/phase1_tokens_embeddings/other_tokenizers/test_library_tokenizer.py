@@ -143,6 +143,17 @@ def test_a_stream_that_continues_a_text(files, family):
         assert tok.decode(ids[:cut]) + answer == tok.decode(ids)
 
 
+def test_a_split_pattern_that_tries_too_many_ways_ends_in_one_line(files, tmp_path):
+    document = json.loads(files["qwen"].read_text(encoding="utf-8"))
+    [split, *_] = document["pre_tokenizer"]["pretokenizers"]
+    split["pattern"] = {"Regex": "(a|a)+b"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
+    tok = read_tokenizer(tmp_path / "tokenizer.json")
+    assert tok.decode(tok.encode("a dog")) == "a dog"
+    with pytest.raises(ValueError, match=r"this tokenizer cannot encode the text: .*retry-limit"):
+        tok.encode("a" * 24)
+
+
 def test_published_tokenizers_as_in_the_library(data):
     """Ten thousand strings for each file: data/tokenizers/NAME/tokenizer.json."""
     files = sorted((data / "tokenizers").glob("*/tokenizer.json"))

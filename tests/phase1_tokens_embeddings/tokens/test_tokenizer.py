@@ -292,7 +292,8 @@ BYTES = [bytes([b]) for b in range(256)]
         (lambda tok: BPETokenizer(BYTES[:255], [], {}), "lacks 1 of the 256 single bytes"),
         (lambda tok: BPETokenizer(BYTES, [(97, 98)], {}), "merge number 0 makes b'ab'"),
         (lambda tok: BPETokenizer(BYTES, [], {}, split_pattern=r"\p{L}+").encode("a b"), "must match every character"),
-        (lambda tok: BPETokenizer(BYTES, [], {}, split_pattern=r"(.)").encode("ab"), "without groups"),
+        (lambda tok: BPETokenizer(BYTES, [], {}, split_pattern=r"(.)"), "without groups"),
+        (lambda tok: BPETokenizer(BYTES, [], {}, split_pattern="("), "no regular expression"),
     ],
 )  # fmt: skip
 def test_a_mistake_gets_one_clear_line(trained, call, message):

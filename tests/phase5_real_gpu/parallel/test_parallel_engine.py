@@ -55,7 +55,7 @@ def check_equal(
     for expected, found in zip(one.scores, many.scores, strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=error * expected.abs().max().item())
 
-    # Each rank has read its share of the file, and nothing else. In memory the last share of the vocabulary is as long as the others.
+    # Each rank has read its share of the file, and nothing else (test_placement proves the shares). In memory the last share of the vocabulary is as long as the others.
     config, width = read_config(folder), 8 if dtype == "float64" else 4
     for rank in range(t * p):
         place = Place(rank, t, p, expert_parallel)
