@@ -41,11 +41,15 @@ def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
     os._exit(128 + number)
 
 
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """Unwind with KeyboardInterrupt or SystemExit. During an import the process ends at once; a call from LLVM is left to end first."""
+def interrupt(number: int, frame: FrameType | None, unwinds_imports: bool = False) -> None:
+    """Unwind with KeyboardInterrupt or SystemExit. During an import the process ends at once; a call from LLVM is left to end first.
+
+    Args:
+        unwinds_imports: during an import, too: there is something to clean up.
+    """
     where = frame
     while where:
-        if where.f_code.co_filename.startswith("<frozen importlib"):
+        if where.f_code.co_filename.startswith("<frozen importlib") and not unwinds_imports:
             end_at_once(number, frame)
         if where.f_code.co_filename.endswith(CALLED_FROM_C):
             threading.Timer(0.1, os.kill, (os.getpid(), number)).start()

@@ -23,7 +23,7 @@ from labkit.lab import Lab, run_lab
 from labkit.options import between, whole
 from phase1_tokens_embeddings.weights import CARDS, PRECISIONS, SHAPES
 from phase1_tokens_embeddings.weights.memory_math import KV_BYTES
-from phase4_scheduler.simulator.planning import MOST_REPLICAS
+from phase4_scheduler.simulator.planning import CLOCK_EFFICIENCY, MOST_REPLICAS
 from phase4_scheduler.simulator.routers import ROUTERS
 from phase4_scheduler.simulator.traffic import PATTERN_NAMES
 from phase4_scheduler.story import capacity_story as chapters
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             between(0.01, 1),
             "SHARE",
             None,
-            "of the card's data sheet (0.8; rtxpro6000 as recorded: 0.6)",
+            f"of the card's data sheet ({CLOCK_EFFICIENCY}; on a card with a recording as recorded)",
         ),
         ("--rate", between(0.001, 10**6), "R", None, "requests a second (4; of a trace its own)"),
         ("--requests", whole(20, 10**6), "N", None, "how many to simulate (600; with --quick 250)"),

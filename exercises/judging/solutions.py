@@ -23,9 +23,7 @@ from exercises.judging.sources import cut, whole_source
 from exercises.judging.verdict import Diagnoses, Exercise, texts_of
 
 CHECK = '# %% tags=["check"]'
-
-
-Slip = Mapping[str, str]  # what stands in a source -> what the learner wrote there
+Slip = Mapping[str, str]
 _numbers = count()
 
 
@@ -55,7 +53,7 @@ def solved(
     """The answers of a solution by their names. Their lines are found by tracebacks, and by Triton.
 
     Args:
-        slip: {what stands in the solution: what the learner wrote there}, or {name of an answer: another answer}.
+        slip: {what stands in the solution: what the learner wrote there}, or, in the banks of the tests, {name of an answer: another answer}.
         as_handed_out: the answers as a learner gets them: stubs, or the planted bug of a debugging lab.
     """
     slip = slip or {}

@@ -298,18 +298,14 @@ class AsyncEngine:
         Raises:
             QueueFullError: too many are under way. EngineDeadError: nothing is served any more.
         """
-        limit, request_id, params = self.max_num_queued_reqs, request.request_id, request.params
-        stream = Stream()
+        request_id, n, stream = request.request_id, request.params.n, Stream()
         begin = partial(self._begin, request, stream)
-        # Thousands of answers to a prompt take half a second to begin.
-        parent, commands = begin() if params.n <= MOST_COMMANDS else await asyncio.to_thread(begin)
-        if self.dead is not None:
-            raise self.dead
-        if limit is not None:
-            unfinished = sum(parent.num_unfinished for parent in self.output_processor.parents.values())
-            if unfinished + params.n > limit:
-                self.metrics.rejected()
-                raise QueueFullError(f"{unfinished} answers are under way, {limit} may be: try again later")
+        self._admit(n)
+        if n <= MOST_COMMANDS:
+            parent, commands = begin()
+        else:  # thousands of answers to a prompt take half a second to begin
+            parent, commands = await asyncio.to_thread(begin)
+            self._admit(n)  # others may have come meanwhile
         self.output_processor.add(parent)
         self._commands += commands
         self._send_soon()
@@ -323,6 +319,16 @@ class AsyncEngine:
             if self.output_processor.drop(request_id) is not None:  # its reader is gone
                 self._commands += [Finish(s.request_id, "abort") for s in parent.states if not s.finished]
                 self._send_soon()
+
+    def _admit(self, n: int) -> None:
+        """Refuse n more answers, if there is no room for them. Raises: see `generate`."""
+        if self.dead is not None:
+            raise self.dead
+        if (limit := self.max_num_queued_reqs) is not None:
+            unfinished = sum(parent.num_unfinished for parent in self.output_processor.parents.values())
+            if unfinished + n > limit:
+                self.metrics.rejected()
+                raise QueueFullError(f"{unfinished} answers are under way, {limit} may be: try again later")
 
     def _begin(self, request: Request, stream: Stream) -> tuple[ParentRequest, list[Add]]:
         """A request as its client sees it, and the engine's: one for each answer."""

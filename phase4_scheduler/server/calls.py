@@ -8,15 +8,16 @@ Source: vllm/entrypoints/openai/completion/serving.py and chat_completion/servin
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from phase1_tokens_embeddings.tokens import Tokenizer
 from phase4_scheduler.engine.outputs import CompletionOutput, RequestOutput
 from phase4_scheduler.engine.request import Request
 from phase4_scheduler.server.protocol import FINGERPRINT, NO_DETAILS, NOT_HERE, ApiError, Generation, usage
 
+T = TypeVar("T")
 LOWEST_LOGPROB = -9999.0  # JSON has no minus infinity
 Piece = tuple[dict[str, Any] | None, dict[str, Any], int]
 
@@ -144,9 +145,7 @@ class Call:
     async def whole(self) -> dict[str, Any]:
         tasks: list[asyncio.Task[RequestOutput]] = []
         try:
-            for request in self.accepted:
-                tasks.append(asyncio.create_task(collect(self.engine.generate(request))))
-                await asyncio.sleep(0)  # there may be a thousand: streams of others go on
+            await start_all((collect(self.engine.generate(request)) for request in self.accepted), tasks)
             outputs = await asyncio.gather(*tasks)
         finally:
             for task in tasks:  # if one failed, the others are of no use
@@ -255,9 +254,7 @@ async def merge(streams: list[AsyncIterator[RequestOutput]]) -> AsyncIterator[tu
         return
     tasks: list[asyncio.Task[None]] = []
     try:
-        for i, stream in enumerate(streams):
-            tasks.append(asyncio.create_task(drain(i, stream)))
-            await asyncio.sleep(0)  # there may be a thousand: streams of others go on
+        await start_all((drain(i, stream) for i, stream in enumerate(streams)), tasks)
         left = len(tasks)
         while left:
             item = await queue.get()
@@ -270,6 +267,13 @@ async def merge(streams: list[AsyncIterator[RequestOutput]]) -> AsyncIterator[tu
     finally:
         for task in tasks:
             task.cancel()
+
+
+async def start_all(coroutines: Iterable[Coroutine[Any, Any, T]], tasks: list[asyncio.Task[T]]) -> None:
+    """Begin them, and append each to `tasks`. There may be a thousand: between two of them the streams of others go on."""
+    for coroutine in coroutines:
+        tasks.append(asyncio.create_task(coroutine))
+        await asyncio.sleep(0)
 
 
 def raise_error(output: RequestOutput) -> None:

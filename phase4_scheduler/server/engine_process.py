@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable
 from copy import copy, deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -147,7 +148,9 @@ class StoredBytes(NamedTuple):
 def run_engine(pipe: Connection, args: EngineArgs) -> None:
     """The engine process, from its start to its end: until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches both processes; the other one decides
-    signal.signal(signal.SIGTERM, interrupt)  # unwinds, which ends the ranks, also while they start
+    signal.signal(
+        signal.SIGTERM, partial(interrupt, unwinds_imports=True)
+    )  # ends the ranks, also while they start
     end_with_parent()
     try:
         core = args.start(pipe.send)

@@ -139,7 +139,7 @@ class Autoscaler:
     """As KEDA and a HorizontalPodAutoscaler scale by a metric of vLLM: ceil(metric / target) replicas are wanted.
 
     Attributes:
-        fewest: replicas of each model. most: cards, for the replicas of all models.
+        fewest: replicas of each model. most: replicas of all models together.
         metric: "waiting" requests (`vllm:num_requests_waiting`), or "tokens" computed per second (the sum of
             `vllm:iteration_tokens_total`). Of a full replica the second one grows no more, so its target must be lower.
         every: seconds between two looks. cold_start: seconds from a look until a replica it adds serves.

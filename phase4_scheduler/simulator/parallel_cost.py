@@ -22,7 +22,8 @@ from phase4_scheduler.simulator.recorded_runs import RECORDED
 class ParallelCost(ComputedCost):
     """A step on several cards: what one card would need, divided among them, and what crosses.
 
-    Of a mixture each card is taken to hold a slice of every expert. Were the experts dealt out, as many bytes would cross, and a step would wait for the card with the most to do.
+    Of a mixture each card is taken to hold a slice of every expert. Were the experts dealt out, as many bytes would cross, and a
+    step would wait for the card with the most to do.
 
     Attributes:
         interconnect: what joins the cards. All other attributes are those of one card that could hold everything.

@@ -18,6 +18,7 @@ from functools import cache
 import numpy as np
 
 from labkit.errors import LabError
+from phase1_tokens_embeddings.weights import Card
 from phase4_scheduler.simulator.cost_model import CostModel, StepSize
 from phase4_scheduler.simulator.fleet import FleetRun, ReplicaConfig, serve_fleet
 from phase4_scheduler.simulator.latency import RequestRecord, percentiles
@@ -32,6 +33,13 @@ MOST_REPLICAS = 256
 # as long.
 RECORDED_EFFICIENCY = {"rtx4090": 0.8, "rtxpro6000": 0.6}
 CLOCK_EFFICIENCY, CLOCK_RANGE = 0.8, (0.95, 1.5)
+
+
+def efficiency_of(card: Card) -> float:
+    """The share of its data sheet that steps on this card reach: as recorded, or what most do."""
+    return RECORDED_EFFICIENCY.get(card.name, CLOCK_EFFICIENCY)
+
+
 ENOUGH = 600  # requests at once: several times as many as run at a time
 GROWTH = [step / 20 for step in range(21)]  # more traffic than planned for: 0, 5%, 10%, ... 100%
 

@@ -21,6 +21,7 @@ from phase4_scheduler.simulator.planning import (
     RECORDED_EFFICIENCY,
     Estimate,
     Plan,
+    efficiency_of,
     p95,
     settled,
 )
@@ -77,20 +78,21 @@ def the_plan(lab: Lab, task: Task) -> Plan:
 def trust(lab: Lab, task: Task, plan: Plan) -> None:
     """How far the clock can be wrong, and how many cards it would take then."""
     least, most = CLOCK_RANGE
-    usual = RECORDED_EFFICIENCY.get(task.card.name, CLOCK_EFFICIENCY)
-    try:
-        slow = min(task.efficiency, CLOCK_EFFICIENCY / most)
-        worst = task.cards(task.on(efficiency=slow).plan().replicas)
-        then = f"If they take {most:g} times as long, {worst} cards are needed"
-    except LabError as error:
-        worst, then = None, f"If they take {most:g} times as long, {error}"
+    worst, then, slowest = None, "", CLOCK_EFFICIENCY / most
+    if task.efficiency > slowest:
+        then = f" If they take {most:g} times as long as at 80%, "
+        try:
+            worst = task.cards(task.on(efficiency=slowest).plan().replicas)
+            then += f"{worst} cards are needed."
+        except LabError as error:
+            then += f"{error}."
     lab.say(f"""The clock: computed from a data sheet. Steps that vLLM 0.19 really made on an RTX 4090 and on an RTX PRO 6000 (Llama 3.1
         8B in 16 bit, recorded by others) took {least:g} to {most:g} times as long as it says at 80%; on average, as it says at 80% and
-        at 60%. {then}.""")
+        at 60%.{then}""")
     unknown = [
         what
         for what, here in (
-            ("another --efficiency", task.efficiency != usual),
+            ("another --efficiency", task.efficiency != efficiency_of(task.card)),
             (f"weights in {task.precision}", task.precision not in ("FP16", "BF16")),
             (f"a cache in {task.kv_precision}", task.kv_precision != "FP16"),
             ("cards that share a model", task.tensor_parallel_size > 1),

@@ -19,11 +19,10 @@ from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator.fleet import ReplicaConfig
 from phase4_scheduler.simulator.parallel_cost import cost_on_cards
 from phase4_scheduler.simulator.planning import (
-    CLOCK_EFFICIENCY,
-    RECORDED_EFFICIENCY,
     SLO,
     Load,
     Plan,
+    efficiency_of,
     make_plan,
     why_impossible,
 )
@@ -143,7 +142,7 @@ def the_task(lab: Lab) -> Task:
     shape, card, precision = find_shape(a.model), find_card(a.card), find_precision(a.precision)
     card = replace(card, dollars_per_hour=a.price or card.dollars_per_hour)
     bits = dict(precision=precision, kv_precision=a.kv_precision)
-    efficiency = a.efficiency or RECORDED_EFFICIENCY.get(card.name, CLOCK_EFFICIENCY)
+    efficiency = a.efficiency or efficiency_of(card)
     cost = cost_on_cards(shape, card, a.tensor_parallel_size, efficiency=efficiency, **bits)
     if a.most < a.tensor_parallel_size:
         raise LabError(f"--most {a.most} cards: one replica alone takes {a.tensor_parallel_size}")

@@ -27,7 +27,7 @@ from phase4_scheduler.simulator.fleet import (
 )
 from phase4_scheduler.simulator.latency import summarise
 from phase4_scheduler.simulator.parallel_cost import cost_on_cards
-from phase4_scheduler.simulator.planning import ENOUGH, SLO, binding_limit
+from phase4_scheduler.simulator.planning import ENOUGH, SLO, binding_limit, efficiency_of
 from phase4_scheduler.simulator.routers import ROUTERS, LeastLoaded, LeastPerSpeed, PrefixAware
 from phase4_scheduler.simulator.tiers import Tier, TieredReplica
 from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, draw_traffic, read_trace
@@ -35,7 +35,7 @@ from phase4_scheduler.simulator.virtual_time import ClockedEngine
 from phase4_scheduler.story.capacity_story import conversations
 from phase4_scheduler.story.capacity_task import BLOCK_SIZE
 
-CARDS_THERE, EFFICIENCY = 4, 0.8
+CARDS_THERE = 4
 A_DAY, QUICK_DAY = 1.0, 0.01  # requests a second on average
 LOAD = 0.7  # share of a replica's highest throughput above which tokens per second ask for another one
 DAY_SLO = SLO(2.0, 0.1)
@@ -57,7 +57,9 @@ class Fleet:
     @property
     def config(self) -> ReplicaConfig:
         shape, card = find_shape(self.model), find_card(self.card)
-        cost = cost_on_cards(shape, card, self.cards_each, precision=self.precision, efficiency=EFFICIENCY)
+        cost = cost_on_cards(
+            shape, card, self.cards_each, precision=self.precision, efficiency=efficiency_of(card)
+        )
         limits = SchedulerConfig(
             max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.chunk, max_model_len=cost.max_context
         )
@@ -170,6 +172,8 @@ def a_day(lab: Lab) -> None:
     config, rate = Fleet(lab.args.model, lab.args.card).config, QUICK_DAY if lab.quick else A_DAY
     base = read_trace(lab.args.trace) if lab.args.trace else draw_traffic("chat", 2000, 1.0, seed=lab.seed)
     shorter = 10 if lab.quick else 1
+    if lab.quick:
+        lab.say("The quick form cuts all answers to a tenth, so the figures are its own.")
     base = [replace(r, kind="", hash_ids=(), output_tokens=-(-r.output_tokens // shorter)) for r in base]
     full = config.serve([replace(r, arrival=0.0) for r in base[:ENOUGH]])
     most = full.tokens / sum(full.durations)
@@ -211,7 +215,7 @@ def a_day(lab: Lab) -> None:
 
 
 def fixed(replicas: int) -> Autoscaler:
-    return Autoscaler(fewest=replicas, most=0)
+    return Autoscaler(fewest=replicas, most=replicas)
 
 
 def old_prefixes(lab: Lab) -> None:

@@ -60,15 +60,15 @@ class RequestGrammar:
         """Write what may come next, and behind each draft, as rows of bits.
 
         Args:
-            drafts: those from the first refused one on are left out.
+            drafts: those from the first on that is refused or ends the text are left out.
             address, width: of the first row; bytes of a row.
         """
-        allowed = self.matcher.validate_tokens(list(drafts)) if drafts else 0
-        for i, token in enumerate([*drafts[:allowed], None]):
+        for i, token in enumerate([*drafts[: self.num_allowed(drafts) if drafts else 0], None]):
             self.matcher.unsafe_compute_mask_ptr(address + i * width, width)
-            if token is not None:
-                self.matcher.consume_token(token)
-        self.matcher.rollback(allowed)
+            if token is None or token in self.eos_token_ids:
+                break  # the matcher does not count an end of text as consumed
+            self.matcher.consume_token(token)
+        self.matcher.rollback(i)
 
 
 class GrammarCompiler:
