@@ -53,7 +53,8 @@ def solved(
     """The answers of a solution by their names. Their lines are found by tracebacks, and by Triton.
 
     Args:
-        slip: {what stands in the solution: what the learner wrote there}, or, in the banks of the tests, {name of an answer: another answer}.
+        slip: {what stands in the solution: what the learner wrote there}, or, in the banks of the tests only, {name of an answer:
+            another answer}.
         as_handed_out: the answers as a learner gets them: stubs, or the planted bug of a debugging lab.
     """
     slip = slip or {}

@@ -148,9 +148,8 @@ class StoredBytes(NamedTuple):
 def run_engine(pipe: Connection, args: EngineArgs) -> None:
     """The engine process, from its start to its end: until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches both processes; the other one decides
-    signal.signal(
-        signal.SIGTERM, partial(interrupt, unwinds_imports=True)
-    )  # ends the ranks, also while they start
+    # Unwinds, which ends the ranks, also while they start.
+    signal.signal(signal.SIGTERM, partial(interrupt, unwinds_imports=True))
     end_with_parent()
     try:
         core = args.start(pipe.send)

@@ -3,11 +3,9 @@
 import signal
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
-from labkit.interrupts import interrupt
 from labkit.paths import ROOT
 
 SWALLOWS = """
@@ -32,16 +30,6 @@ CALLBACK = """
     exec(compile(source, "llvmlite/binding/executionengine.py", "exec"), names := {"time": time})
     ctypes.CFUNCTYPE(None)(names["told"])()
     time.sleep(60)"""
-
-
-def test_a_process_with_something_to_clean_up_unwinds_an_import():
-    frame = SimpleNamespace(f_code=SimpleNamespace(co_filename="<frozen importlib._bootstrap>"), f_back=None)
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(SystemExit):
-            interrupt(signal.SIGTERM, frame, unwinds_imports=True)
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def press_ctrl_c(folder, program, name="lab.py"):

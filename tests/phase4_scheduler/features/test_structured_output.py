@@ -248,12 +248,18 @@ def test_a_draft_that_ends_the_text_leaves_the_grammar_where_it_was(tiny):
     x, a = tiny.tokenizer.encode("xa")
     grammar.read([x])
     masks = compiler.banned([(grammar, [a, a, 399])])
-    assert [len(row.nonzero()[0]) for row in ~masks][1:] == [
-        1,
-        1,
-        400,
-    ]  # a; the end; behind the end all is free
+    free = (~masks).sum(1).tolist()
+    assert free[1:] == [1, 1, 400]  # a; the end; behind the end all is free
     assert np.array_equal(compiler.banned([(grammar, [])]), masks[:1])
+
+
+def test_a_proposer_may_propose_the_end(make, tiny):
+    """Where the draft before the end is refused, the answer goes on in its grammar."""
+    config = {"method": "custom", "num_speculative_tokens": 3}
+    engine = make(speculative_config=config, proposer=Oracle(tiny.tokenizer.encode("xa"), 399))
+    outputs = engine.generate([[1]] * 20, [asking(seed=seed, regex="x(a|b)") for seed in range(20)])
+    answers = {(output.outputs[0].text, output.outputs[0].finish_reason) for output in outputs}
+    assert answers == {("xa", "stop"), ("xb", "stop")}
 
 
 def test_a_stop_string_max_tokens_and_an_ignored_end(make):

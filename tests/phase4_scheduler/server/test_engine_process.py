@@ -1,6 +1,8 @@
 """The engine process between the steps, and at its end."""
 
+import asyncio
 import gc
+import importlib
 import multiprocessing
 import os
 import signal
@@ -8,7 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from phase4_scheduler.server.async_engine import AsyncEngine
+from labkit import interrupts
+from phase4_scheduler.engine.core import EngineDeadError
+from phase4_scheduler.engine.output_processor import OutputProcessor
+from phase4_scheduler.server.async_engine import AsyncEngine, QueueFullError
 from phase4_scheduler.server.engine_process import (
     MOST_COMMANDS,
     EngineLimits,
@@ -30,8 +35,43 @@ def test_thousands_of_commands_reach_the_engine_in_order_over_many_steps():
     assert [command for step in steps for command in step] == [*commands, Finish("last", "stop")]
 
 
-def test_a_second_sigterm_does_not_cut_off_the_end_of_the_engine(monkeypatch):
+@pytest.mark.parametrize("overloaded", [True, False], ids=["overloaded", "dead"])
+@pytest.mark.parametrize("late", [False, True], ids=["before", "meanwhile"])
+def test_answers_that_are_refused_are_not_made(overloaded, late):
+    """Thousands take half a second of the API process. What comes while they are made refuses them, too."""
+    engine, made, refused = AsyncEngine.__new__(AsyncEngine), [], []
+    engine.dead, engine.max_num_queued_reqs, engine._commands = None, 2 * MOST_COMMANDS, []
+    engine.output_processor, engine.metrics = (
+        OutputProcessor(),
+        SimpleNamespace(rejected=lambda: refused.append(1)),
+    )
+
+    def become() -> None:
+        if overloaded:
+            engine.output_processor.parents["another"] = SimpleNamespace(num_unfinished=MOST_COMMANDS)
+        else:
+            engine.dead = EngineDeadError("ended")
+
+    def begin(*_):
+        made.append(1)
+        become()
+        return None, []
+
+    engine._begin = begin
+    if not late:
+        become()
+    request = SimpleNamespace(request_id="many", params=SimpleNamespace(n=MOST_COMMANDS + 1))
+    with pytest.raises(QueueFullError if overloaded else EngineDeadError):
+        asyncio.run(anext(engine.generate(request)))
+    assert (len(made), len(refused)) == (late, overloaded)
+
+
+@pytest.mark.parametrize("importing", [False, True], ids=["at a step", "at an import"])
+def test_a_second_sigterm_does_not_cut_off_the_end_of_the_engine(monkeypatch, tmp_path, importing):
     """A terminal sends one to all processes, and the API process another one: temporary files of the ranks would stay."""
+    (tmp_path / "imported_late.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(interrupts, "end_at_once", lambda *_: pytest.fail("ends without a clean-up"))
     usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     ended = []
 
@@ -42,7 +82,10 @@ def test_a_second_sigterm_does_not_cut_off_the_end_of_the_engine(monkeypatch):
         terminate()
         ended.append("in order")
 
-    monkeypatch.setattr(EngineLimits, "of", terminate)
+    def import_late(*_):
+        importlib.import_module("imported_late")
+
+    monkeypatch.setattr(EngineLimits, "of", import_late if importing else terminate)
     core = SimpleNamespace(shutdown=shutdown)
     args = SimpleNamespace(start=lambda tell: core, enable_mfu_metrics=False, record_steps=False)
     try:
