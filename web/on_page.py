@@ -18,7 +18,6 @@ from phase4_scheduler.engine import LLMEngine
 from web.pieces.allocator import allocator_piece
 from web.pieces.attention import attention_piece
 from web.pieces.batching import batching_piece
-from web.pieces.bytes import bytes_piece
 from web.pieces.cards import cards_piece
 from web.pieces.chunks import chunks_piece
 from web.pieces.decoding import Decoding, decoding_piece
@@ -184,11 +183,6 @@ PIECES = {
         "Change the number of bits",
         "Which loses less: [4 bits with a scale for a row]{bits=2; a scale for=0}, or [3 bits with a scale for 32 weights]{bits=1; a scale for=32}?",
         lambda: of_notebook("phase2_attention_kvcache", "bits"),
-    ),
-    "bytes": OnPage(
-        "The bytes of a step, level by level",
-        "Share the model among [8 cards]{cards=3}: is the step eight times as short?",
-        bytes_piece,
     ),
     "splits": OnPage(
         "Fill a card with programs",
