@@ -37,7 +37,6 @@ def story(lab: Lab) -> None:
     chapters.tell_precisions(lab, [SHAPES[n] for n in names])
     lab.title("The picture")
     chapters.draw(lab, visible(name), boxes, [SHAPES[n] for n in names if n in DRAWN])
-    lab.record(bytes_by_part={kind: dict(box.sizes) for kind, box in boxes.items()})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ Sources: Kwon et al., "Efficient Memory Management for Large Language Model Serv
 
 from labkit.lab import Lab, run_lab
 from phase3_paged_attention.story import block_manager_story as chapters
-from phase3_paged_attention.story.word_memory import WordMemory, draw_moments
+from phase3_paged_attention.story.word_memory import WordMemory
 
 
 def story(lab: Lab) -> None:
@@ -32,7 +32,6 @@ def story(lab: Lab) -> None:
     chapters.fork_and_write(lab, memory)
     chapters.free_and_evict(lab, memory)
     chapters.swap(lab, memory)
-    lab.figure(draw_moments(memory), "block_manager_moments")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -26,7 +26,6 @@ from web.pieces.embedding import embedding_piece
 from web.pieces.head import head_piece
 from web.pieces.journey import journey_piece
 from web.pieces.lens import lens_piece
-from web.pieces.load import load_piece
 from web.pieces.piece import Piece, piece_in
 from web.pieces.replay import Recording, replay_piece
 from web.pieces.roofline import roofline_piece
@@ -35,7 +34,6 @@ from web.pieces.sampling import sampling_piece
 from web.pieces.speculation import speculation_piece
 from web.pieces.splits import splits_piece
 from web.pieces.tokens import tokenizer_piece
-from web.pieces.without import without_piece
 from web.texts import read_contents
 
 
@@ -159,11 +157,6 @@ PIECES = {
         "How many drawers are open in [layer 1]{layer=0}, and how many in [layer 6]{layer=5}?",
         lambda: drawers_piece(*tales()),
     ),
-    "without": OnPage(
-        "Remove one choice",
-        "Which of today's choices costs the most perplexity when it is removed?",
-        without_piece,
-    ),
     "sampling": OnPage(
         "Change the sampling parameters",
         "At [temperature 2]{temperature=2; min_p=0} every token is possible. How many are left with [min_p 0.1]{temperature=2; min_p=0.1}?",
@@ -213,11 +206,6 @@ PIECES = {
         "Let a small model guess",
         "Which number of drafts, [1]{drafts a step=1} or [8]{drafts a step=8}, needs fewer steps of the large model, and which wastes more drafts?",
         lambda: speculation_piece(tales()[0], Transformer.from_pretrained("tales-draft"), tales()[1]),
-    ),
-    "load": OnPage(
-        "Find the saturation point",
-        "Lower [max_num_seqs to 16]{max_num_seqs=2}: what happens to the price of a thousand requests?",
-        load_piece,
     ),
     "replay": OnPage(
         "Watch an engine",

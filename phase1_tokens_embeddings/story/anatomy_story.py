@@ -214,7 +214,6 @@ def tell_precisions(lab: Lab, shapes: list[ModelShape]) -> None:
         GB/s) needs {fp16:.0f} ms for that with Llama-2 7B in FP16, and {q4:.0f} ms in Q4_K_M. At a rough
         ${card.dollars_per_hour:.2f} per hour and one user, 1,000 tokens cost {fp16 * cents:.2f} cents in FP16
         and {q4 * cents:.2f} in Q4_K_M, at least.""")
-    lab.record(sizes_gb={row[0]: row[2:6] for row in rows})
 
 
 def draw(lab: Lab, name: str, boxes: dict[str, Box], shapes: list[ModelShape]) -> None:

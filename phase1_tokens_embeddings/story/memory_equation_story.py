@@ -146,7 +146,6 @@ def tell_users(lab: Lab, shape: ModelShape, precision: str, cards: list[Card]) -
     lab.table(f"Users of {shape.name} in {precision}, by tokens each",
               ["card", "GiB", *(f"{c:,}" for c in contexts)], rows,
               note="Twice the context, half the users.")  # fmt: skip
-    lab.record(users={row[0]: dict(zip(contexts, row[2:], strict=True)) for row in rows})
 
 
 def draw(lab: Lab, shape: ModelShape, card: Card, precision: str, others: list[ModelShape]) -> None:

@@ -132,8 +132,6 @@ def show_heads(lab: Lab, model: Transformer, ids: list[int], tokens: list[str]) 
         note="A first-token weight far above the even one is an attention sink: weights must add up to 1, so a head that finds "
         "nothing relevant gives them to a token where they do little harm. Last column: only tokens that stood before.",
     )
-    share = chosen[kind][head].item()
-    lab.record(layer=layer, head=head, text=lab.args.text, tokens=len(ids), even_share=even, share=share)
     own_weights = weights[layer][head]
     rows = [i for i in range(1, len(ids)) if kind == "previous" or ids[i] in ids[:i]]
     row = max(rows, key=lambda i: own_weights[i].max().item())

@@ -78,7 +78,6 @@ def tell_agreement(lab: Lab) -> None:
         note="Small random models in float32, 40 tokens each: more than their windows hold. Largest difference: "
         f"{max(differences.values()):.0e}.",
     )
-    lab.record(largest_difference=differences)
 
 
 @torch.inference_mode()
@@ -120,7 +119,6 @@ def tell_kv(lab: Lab) -> None:
     saved = now["llama-2-7b"] / now["qwen3-8b"]
     lab.say(f"""Qwen3 8B holds {saved:.1f} times as many tokens in the same memory as Llama-2 7B of two
         years before, so that many times more requests share the price of one GPU.""")
-    lab.record(kib_a_token=now)
     lab.figure(draw_kv(now), "families_kv")
 
 
@@ -193,7 +191,6 @@ def tell_mixtures(lab: Lab) -> None:
     )
     lab.say("""A mixture is cheap for one request, and for thousands, whose tokens fill every expert. In between, each step
         reads nearly all experts for a few tokens each.""")
-    lab.record(experts_hit=dict(zip(counts, hit)))
 
 
 def experts_hit(counts: list[int], seed: int) -> list[float]:

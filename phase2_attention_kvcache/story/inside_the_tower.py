@@ -37,7 +37,6 @@ def tell_parameters(lab: Lab, model: Transformer) -> None:
         note=f"Each token costs about 2 x {total / 1e6:.1f}M operations: one multiplication and one addition "
              "per parameter.",
     )  # fmt: skip
-    lab.record(parameters=total)
 
 
 def encode_prompt(lab: Lab, model: Transformer, tok: BPETokenizer) -> Tensor:
@@ -78,7 +77,6 @@ def tell_layers(lab: Lab, model: Transformer, tok: BPETokenizer, ids: Tensor) ->
         f"The model's five best next tokens after {lab.args.prompt!r}", ["token", "probability %"],
         [[name, 100 * p] for name, p in zip(names, best.values.tolist())],
     )  # fmt: skip
-    lab.record(next_tokens=dict(zip(names, best.values.tolist())))
     lab.figure(draw_layers(layers[1:, best.indices].cpu(), names, lab.args.prompt), "answer_by_layer")
 
 

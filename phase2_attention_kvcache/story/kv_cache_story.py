@@ -169,7 +169,6 @@ def memory(lab: Lab) -> None:
         unit="KiB",
         note="2 x 32 heads x 128 numbers x 2 bytes. Llama-3 8B has 8 KV heads instead of 32: 4 KiB.",
     )
-    lab.record(kv_bytes_per_token=per_token)
     lab.say("""The reserved memory doubles when it is full, so up to half of it is empty. Reserving the whole context
         at once wastes more: most answers are short. Phase 3 allocates small blocks instead.""")
 

@@ -73,7 +73,6 @@ def kinds_story(lab: Lab) -> None:
         rows,
         note="Query and key vectors are random but the same for all three. Learned: the table of `tales`.",
     )
-    lab.record(place_over_distance={row[0]: row[3] for row in rows})
     lab.figure(draw_scores(scores), "positions_scores")
     lab.say("""Turning the query by m steps and the key by n steps leaves an angle of m - n steps between them, and a
         dot product depends on the angle alone. Where a position is added instead, the score also holds products of

@@ -98,7 +98,6 @@ def tell_formats(lab: Lab) -> None:
         tolerance=0.25,
         note="2 x 2 x 2 x 2, and a little more: Q8_0 uses 255 of its 256 codes, Q4_0 reaches further down than up.",
     )
-    lab.record(errors=errors)
 
 
 def load_texts(lab: Lab) -> Texts:
@@ -223,7 +222,6 @@ def tell_cache(lab: Lab, texts: Texts, results: Results) -> None:
         predicted=True,
         measured=more["int8_per_token_head"] < 0.5,
     )
-    lab.record(cache_lost_percent=more)
 
 
 def tell_memory(lab: Lab, results: Results) -> None:
@@ -243,7 +241,6 @@ def tell_memory(lab: Lab, results: Results) -> None:
         f"{lab.args.model} loses {lost(results, 'fp8'):+.3f}% bits per byte. Its tokens/s are not measured: no "
         "compiled matrix multiplication of this course reads fp8.",
     )
-    lab.record(users={"FP16": fp16, "FP8 weights": weights_only, "FP8 weights and cache": both})
 
 
 def tell_speed(lab: Lab, results: Results) -> None:

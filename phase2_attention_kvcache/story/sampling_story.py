@@ -88,7 +88,6 @@ def tell_knobs(lab: Lab, writer: Writer, sampler: Sampler, logits: torch.Tensor)
         rows,
         note="The last column is e to the power of the entropy: the number of equally probable tokens with the same uncertainty.",
     )
-    lab.record(prompt=lab.args.prompt, settings={row[0]: row[1:] for row in rows})
     lab.figure(draw_distributions(raw, probs, order[:10], writer), "sampling_knobs")
 
 

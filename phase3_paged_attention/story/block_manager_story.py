@@ -16,11 +16,9 @@ def tables_fill_up(lab: Lab, memory: WordMemory) -> None:
     lab.title("A table fills up")
     alice = memory.admit("alice", "Once upon a time there lived")
     bob = memory.admit("bob", "In the deep forest stood a")
-    memory.keep_moment("two prompts")
     for one, two in zip(["a", "king", "who"], ["house", "of", "glass"]):
         memory.say(alice, one)
         memory.say(bob, two)
-    memory.keep_moment("each wrote 3 words")
     lab.predict(
         claim="block-table",
         question="Alice's prompt has 6 words, then Bob's as well; then each writes 3 more in turn. Alice's blocks",
@@ -48,7 +46,6 @@ def share_a_prompt(lab: Lab, memory: WordMemory) -> None:
         note="At least one word has to be computed: without it there is nothing to sample the next one from. "
         "Blocks are found whole, so leaving out one word leaves out four.",
     )
-    memory.keep_moment("Dave shares Carol's prompt")
     lab.show(memory.draw_table(carol) + "\n\n" + memory.draw_table(dave))
     saved = 99 * 1024 * kv_per_token(SHAPES["llama-3-8b"])
     lab.say(f"""What it saves: 100 users of Llama-3 8B behind one system prompt of 1,024 tokens keep it once
@@ -59,13 +56,11 @@ def fork_and_write(lab: Lab, memory: WordMemory) -> None:
     lab.title("A fork copies only when it writes")
     carol = next(r for r in memory.readers if r.name == "carol")
     samples = [carol, memory.fork(carol, "carol 2"), memory.fork(carol, "carol 3")]
-    memory.keep_moment("Carol asks for 3 answers")
     lab.say("""Carol wants three answers to one prompt. A fork copies the table and raises the reference
         counts; the blocks stay where they are. Her last block has one free slot, and
         three answers will write into it.""")
     for reader, word in zip(samples, ("who", "with", "and"), strict=True):
         memory.say(reader, word)
-    memory.keep_moment("each writes a word")
     lab.predict(
         claim="fork-copies",
         question="each of the 3 writes a word. How many blocks are copied",
@@ -96,9 +91,7 @@ def free_and_evict(lab: Lab, memory: WordMemory) -> None:
     lab.show(f"free list before:  {before}\nfree list after:   {memory.draw_free_list()}")
     lab.say("""A number in brackets: free, but its content can still be found. Nothing is erased until its block is
         needed.""")
-    memory.keep_moment("Alice ends")
     memory.admit("frank", LONG)
-    memory.keep_moment("Frank needs 6 blocks")
     again = ["Once", "upon", "a", "time", "there", "lived", "a", "king", "who"]
     found = manager.match_prefix(BlockTable(), memory.ids(again))
     lab.predict(
@@ -125,12 +118,10 @@ def swap(lab: Lab, memory: WordMemory) -> None:
     old_text, old_blocks = memory.read(frank), list(frank.table.block_ids)
     manager.swap_out(frank.table)
     alice = memory.admit("alice", "Once upon a time there lived a king who")
-    memory.keep_moment("Frank out, Alice in")
     for reader in [alice, *(r for r in memory.readers if r.name.startswith("carol"))]:
         memory.finish(reader)
     manager.swap_in(frank.table)
     memory.say(frank, "softly")
-    memory.keep_moment("others end, Frank is back")
     same = sum(a == b for a, b in zip(old_text.split(), memory.read(frank).split()))
     lab.predict(
         claim="swap",
@@ -143,7 +134,6 @@ def swap(lab: Lab, memory: WordMemory) -> None:
     for reader in list(memory.readers):
         memory.finish(reader)
     manager.check_integrity()
-    memory.keep_moment("all have ended")
     lab.predict(
         claim="all-back",
         question="all requests have ended. Free blocks, of 16",
@@ -158,11 +148,3 @@ def swap(lab: Lab, memory: WordMemory) -> None:
         ["blocks taken", "words found in the cache", "evicted", "copied", "swapped out", "swapped in"],
         [[stats.taken_blocks, stats.hit_tokens, stats.evicted_blocks, moved["copy"], moved["out"], moved["in"]]],
     )  # fmt: skip
-    lab.record(
-        stats=vars(stats)
-        | {
-            "copied_blocks": moved["copy"],
-            "swapped_out_blocks": moved["out"],
-            "swapped_in_blocks": moved["in"],
-        }
-    )

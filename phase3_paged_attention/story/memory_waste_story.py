@@ -80,7 +80,6 @@ def ten_requests(lab: Lab) -> None:
         measured=list(worst.values()),
         note=f"Always under one block. On average {mean[16]:.1f} and {mean[256]:.0f}: half a block.",
     )
-    lab.record(ten_requests=list(TEN_REQUESTS), chance_of_27=chance, mean_waste=mean)
 
 
 def four_become_26(lab: Lab, rng: np.random.Generator) -> np.ndarray:
@@ -143,15 +142,14 @@ def which_traffic(lab: Lab, rng: np.random.Generator) -> None:
         source_says="2 to 4",
         tolerance=0.12,
         note="The gain is the reserved length divided by the mean length. It is 2 to 4 where few requests are as "
-        "long as the longest. Lengths spread evenly from 1 to the longest give just 2.",
+        "long as the longest.",
     )
     lab.table(
         "Requests at a time, paged / contiguous",
         ["traffic", "longest", "mean tokens", "row: the longest", "row: context 8,192"],
         [[name, g["longest"], round(g["mean"]), g["best"], g["context"]] for name, g in gains.items()],
-        note="chat, summarisation, code: the article's lengths. tales: the documents this course's model learned from.",
+        note="chat, summarisation, code: the article's lengths.",
     )
-    lab.record(gains=gains)
 
 
 def memory_at_work(lab: Lab, rng: np.random.Generator) -> dict:
@@ -192,7 +190,6 @@ def memory_at_work(lab: Lab, rng: np.random.Generator) -> dict:
         note="reserved: used later. internal: part of the row, never used. external: gaps between rows. Even the "
         f"oracle fills only {100 * shares['oracle'].used:.0f}%: it has to keep room for tokens that do not exist yet.",
     )  # fmt: skip
-    lab.record(shares={name: vars(s) for name, s in shares.items()})
     return shares
 
 
@@ -215,7 +212,6 @@ def block_sizes(lab: Lab, rng: np.random.Generator) -> None:
     )
     lab.say("""16 is vLLM's compromise. A kernel has to look up each block before it can load a key from it (Kwon et al.,
         section 7.2), so small blocks cost time; large ones leave slots empty, and two prompts share whole blocks only.""")
-    lab.record(block_sizes=rows)
 
 
 def constant_time(lab: Lab) -> None:

@@ -110,7 +110,6 @@ def by_hand(lab: Lab) -> None:
         measured=off < 1e-12,
         note=f"({', '.join(f'{a:.4f}' for a in paged)}); largest difference {off:.0e}. An identity, not an approximation.",
     )
-    lab.record(walk=[vars(v) for v in visits], largest_difference_by_hand=off)
     lab.figure(draw_walk(visits), "paged_attention_walk")
 
 

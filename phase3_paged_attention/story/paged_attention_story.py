@@ -125,7 +125,6 @@ def three_readings(lab: Lab) -> None:
         note="A mask is not enough: 0 x NaN is NaN. An unused slot must not be read, or its copy must be cleared. "
         "Otherwise one user's overflow enters another user's answer.",
     )
-    lab.record(differences=off, changed_by_nan=changed)
 
 
 # ---------------------------------------------------------------------- what it costs
@@ -194,7 +193,6 @@ def in_dollars(lab: Lab) -> None:
         {card.bandwidth_gb_s:,} GB per second, so a step takes {ms[0]:.0f} ms or more. If blocks were read, written into
         rows and read again, it would be {ms[1]:.0f} ms or more: at the same rent, each token would cost
         {ms[1] / ms[0]:.1f} times as much.""")
-    lab.record(h100_step_ms=ms)
 
 
 def draw_costs(times: Sequence[DecodeTimes], batch: int, where: str):

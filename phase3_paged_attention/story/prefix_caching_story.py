@@ -245,7 +245,6 @@ def one_letter(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> None:
     lab.table("The same text with one letter changed", columns, rows)
     lab.say("""So put the part that changes at the end. A system prompt that begins with the time of day, or with the
         user's name, shares nothing with any other.""")
-    lab.record(one_letter=rows)
 
 
 # ---------------------------------------------------------------------- when memory is short
@@ -296,7 +295,6 @@ def memory_is_short(lab: Lab, model: Transformer, tokenizer: BPETokenizer) -> No
         [[name, *(100 * r[sizes.index(s)] for s in (60, 100, 140, 180))] for name, r in rates.items()],
         note="Each request adds one block of its own. Only the block manager runs here, no model.",
     )
-    lab.record(hit_rates=rates, cache_sizes=sizes)
     lab.figure(draw_hit_rates(sizes, rates, 21 * tenants, tight), "prefix_hit_rate")
 
 

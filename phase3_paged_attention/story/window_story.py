@@ -67,7 +67,6 @@ def windows(lab: Lab) -> dict[str, dict[int, int]]:
         sees everything. Here a block belongs to all layers at once, so such models keep all blocks: {gemma.name} holds
         {CONTEXT * kv_per_token(gemma) / 2**20:,.0f} MiB of a text of {CONTEXT:,} tokens, and needs {kv_of_text(gemma, CONTEXT) / 2**20:,.0f}. vLLM puts layers of a
         kind into groups, each with its own tables, and frees the blocks of the local groups.""")
-    lab.record(blocks_held={name: {str(n): by[n] for n in shown} for name, by in held.items()})
     return held
 
 

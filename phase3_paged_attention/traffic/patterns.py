@@ -64,32 +64,11 @@ def _long_tail(rng: np.random.Generator, n: int) -> Lengths:
     return isl, np.clip(rng.lognormal(np.log(180), 0.9, n), 4, 1024).astype(int)
 
 
-def _any_length(rng: np.random.Generator, n: int) -> Lengths:
-    total = rng.integers(2, 2049, n)
-    isl = rng.integers(1, total)
-    return isl, total - isl
-
-
-# Tokens of the 897 documents that the model `tales` learned from, every twentieth part of them; the last one
-# is cut at 8,192 (the longest has 50,145).
-TALES_QUANTILES = (86, 458, 952, 1144, 1311, 1468, 1618, 1775, 1974, 2178, 2365, 2555, 2744, 2918, 3163, 3568,
-                   3988, 4532, 5452, 7281, 8192)  # fmt: skip
-
-
-def _tales(rng: np.random.Generator, n: int) -> Lengths:
-    quantiles = np.linspace(0, 1, len(TALES_QUANTILES))
-    total = np.interp(rng.random(n), quantiles, TALES_QUANTILES).astype(int)
-    osl = np.minimum(200, total // 2)
-    return total - osl, osl
-
-
 PATTERNS: dict[str, TrafficPattern] = {
     pattern.name: pattern
     for pattern in (
         *MIX,
         TrafficPattern("mixed", (50, 4000), (100, 2000), 4300, _mixed),  # a third of each
         TrafficPattern("long tail", (4, 1024), (4, 1024), 2048, _long_tail),
-        TrafficPattern("any length", (1, 2047), (1, 2047), 2048, _any_length),
-        TrafficPattern("tales", (43, 7992), (43, 200), 8192, _tales),
     )
 }

@@ -121,9 +121,7 @@ def test_each_guess_is_asked_before_a_folded_answer(phase):
 
 @pytest.mark.parametrize("file", READMES, ids=lambda f: str(f.relative_to(ROOT)))
 def test_scripts_that_a_readme_names_exist(file):
-    for path in re.findall(
-        r"python ((?:phase|docs|training|benchmarks)\S+\.py)", file.read_text(encoding="utf-8")
-    ):
+    for path in re.findall(r"python ((?:phase|docs|benchmarks)\S+\.py)", file.read_text(encoding="utf-8")):
         assert (ROOT / path).is_file(), path
 
 

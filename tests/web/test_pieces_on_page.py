@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from statistics import mean
 
 import pytest
 import torch
@@ -21,7 +20,6 @@ from phase2_attention_kvcache.model import (
 from phase2_attention_kvcache.model.truncation import to_probs
 from phase2_attention_kvcache.story.heads_at_work import weights_of
 from phase2_attention_kvcache.story.inside_the_tower import guesses_by_layer
-from phase2_attention_kvcache.story.trained_without import read_trained
 from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.features.recording import record
 from phase4_scheduler.simulator import StepSize
@@ -422,17 +420,6 @@ def test_shared_cards_are_those_of_the_text_and_of_python(piece_on):
     near(together, "sent by each card", wanted["sent"] / 1e6, rel=5e-3)
     near(together, "reading them and the caches", 1e3 * wanted["read"], rel=5e-3)
     assert row.locator(".idle").count() == 8 * 23 - 8 * 16 and shown(row, "bubble") == f"{bubble(8, 16):.0%}"
-
-
-def test_a_choice_that_is_taken_away_costs_what_was_measured(piece_on):
-    _, piece = piece_on("stacking", "without")
-    _, *others = read_trained().values()
-    for trained in others:
-        piece.get_by_role("button", name=trained.name, exact=True).click()
-        near(piece, "without", mean(trained.perplexities), abs=0.06)
-        worse = sum(more > 0 for more in trained.more)
-        assert shown(piece, "seeds in which it is worse") == f"{worse} of {len(trained.more)}"
-        assert piece.locator("circle.gone").count() == len(trained.perplexities)
 
 
 def test_batching_is_what_the_engine_does(piece_on):

@@ -1,8 +1,6 @@
 """The roofline of a card, with a batch to drag: how long a decode step must take, and what limits it."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from labkit.errors import LabError
 from phase1_tokens_embeddings.weights import cards
@@ -23,22 +21,17 @@ def cost_of(model: str, card: str) -> ComputedCost | None:
         return None
 
 
-def choices_of(models: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
-    """Models and cards to choose from, and the costs of those that go together."""
-    pairs = {f"{model} {card}": cost_of(model, card) for model in models for card in names}
-    return {
-        "models": list(models),
-        "cards": {name: cards.CARDS[name].title for name in names},
-        "costs": {pair: asdict(cost) for pair, cost in pairs.items() if cost},
-    }
-
-
 def roofline_piece(
     model: str = "llama-3-8b", card: str = "h100", users: int = 16, context: int = 1024
 ) -> Piece:
     """Sliders for users and the length of their contexts; what a decode step reads and computes, and how long that takes."""
-    start = {"model": model, "card": card, "users": users, "context": context}
-    data = choices_of(SHOWN_MODELS, SHOWN_CARDS) | {"start": start}
+    costs = {f"{model} {card}": cost_of(model, card) for model in SHOWN_MODELS for card in SHOWN_CARDS}
+    data = {
+        "models": SHOWN_MODELS,
+        "cards": {name: cards.CARDS[name].title for name in SHOWN_CARDS},
+        "costs": {pair: asdict(cost) for pair, cost in costs.items() if cost},
+        "start": {"model": model, "card": card, "users": users, "context": context},
+    }
     cost = cost_of(model, card)
     lines = [f"{'users':>6}  {'ms a step':>9}  {'tokens/s':>9}"]
     for n in (1, 4, 16, 64, 256):

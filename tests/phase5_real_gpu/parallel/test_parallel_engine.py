@@ -202,10 +202,10 @@ def test_a_mixture_is_shared_in_each_way(folders, family, t, p, expert_parallel)
 # ---------------------------------------------------------------------- what goes wrong
 
 
-def test_a_checkpoint_in_few_bits_is_refused_before_any_process_starts(folders, tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "llama", "quantization_config": {}}')
+def test_a_checkpoint_in_few_bits_is_refused_before_any_process_starts(tmp_path):
+    (tmp_path / "model.gguf").touch()
     with pytest.raises(ValueError, match="only checkpoints in 16 or 32 bits can be split"):
-        MultiprocExecutor(tmp_path, "float32", "cpu", 2)
+        MultiprocExecutor(tmp_path / "model.gguf", "float32", "cpu", 2)
 
 
 def test_two_devices_need_an_executor(configs):
