@@ -24,7 +24,7 @@ def story(lab: Lab) -> None:
     e = load_embeddings(folder)
     chapters.tell_tables(lab, e, name)
     chapters.tell_neighbours(lab, e)
-    chapters.tell_pairs(lab, e, name)
+    chapters.tell_king_and_queen(lab, e)
     chapters.tell_input(lab, e, folder, name)
     chapters.tell_order(lab, e)
     lab.title("The map")

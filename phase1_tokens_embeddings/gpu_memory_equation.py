@@ -12,7 +12,7 @@ about ten numbers in the model's config.json, so no GPU is needed to compute the
 import argparse
 
 from labkit.lab import Lab, run_lab
-from labkit.options import between, whole
+from labkit.options import whole
 from phase1_tokens_embeddings.story import memory_equation_story as chapters
 from phase1_tokens_embeddings.weights import (
     CARDS,
@@ -23,7 +23,7 @@ from phase1_tokens_embeddings.weights import (
     find_shape,
     users_that_fit,
 )
-from phase1_tokens_embeddings.weights.memory_math import KV_BYTES, USABLE
+from phase1_tokens_embeddings.weights.memory_math import KV_BYTES
 
 
 def story(lab: Lab) -> None:
@@ -31,7 +31,7 @@ def story(lab: Lab) -> None:
     shape, card, precision = find_shape(a.model), find_card(a.card), find_precision(a.precision)
     if a.context is None:
         a.context = min(4096, shape.max_context)
-    users_that_fit(shape, card, a.context, precision, KV_BYTES[a.kv], a.usable)  # a wrong option ends here
+    users_that_fit(shape, card, a.context, precision, KV_BYTES[a.kv])  # a wrong option ends here
     lab.say("""memory = weights + KV cache + a margin. The weights are there once; the cache grows with every
         user.""")
     chapters.tell_units(lab)
@@ -56,19 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--precision", default="FP16", metavar="P", help=f"of the weights: {', '.join(PRECISIONS)} (FP16)")
     add("--kv", default="FP16", choices=list(KV_BYTES), help="precision of the KV cache (FP16)")
-    add(
-        "--usable",
-        type=between(0.01, 1),
-        default=USABLE,
-        metavar="SHARE",
-        help="share of the card to use (0.9)",
-    )
-    add(
-        "--price",
-        type=between(0.001, 1e6),
-        metavar="DOLLARS",
-        help="price of the card per hour (a rough cloud price)",
-    )
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -7,7 +7,7 @@ character. It also measures density: characters per token in English, in code an
 determines how much text fits into a model's context, and the price. At the end the script writes a conversation as
 one text, as a chat model reads it.
 
-    python phase1_tokens_embeddings/tokenization_lab.py --text my_notes.txt --vocab-size 2000
+    python phase1_tokens_embeddings/tokenization_lab.py --text my_notes.txt
 
 The algorithm is in tokens/bpe.py, the tokenizer that the whole course uses is in tokens/tokenizer.py.
 """
@@ -19,7 +19,6 @@ from pathlib import Path
 from labkit.errors import LabError
 from labkit.foreign import read_texts
 from labkit.lab import Lab, run_lab
-from labkit.options import between, whole
 from phase1_tokens_embeddings.other_tokenizers import read_tokenizer
 from phase1_tokens_embeddings.story import tokenization_story as chapters
 from phase1_tokens_embeddings.story.token_density import course_texts
@@ -53,9 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="compare these tokenizer.json files as well",
     )
-    add("--vocab-size", type=whole(257, 2**18), default=1257, metavar="N", help="tokens to learn (1257)")
     add("--sentence", default=sentence, help=f"the sentence that shrinks ({sentence!r})")
-    add("--price", type=between(0, 1e6), default=1.0, metavar="USD", help="of a million tokens (1.00)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,7 +16,7 @@ from phase1_tokens_embeddings.weights import (
     users_that_fit,
     weight_bytes,
 )
-from phase1_tokens_embeddings.weights.memory_math import KV_BYTES
+from phase1_tokens_embeddings.weights.memory_math import KV_BYTES, USABLE
 
 CONTEXTS = (512, 2048, 4096, 8192, 32768, 131072)
 
@@ -47,7 +47,7 @@ def tell_units(lab: Lab) -> None:
     def five_numbers(fp16: float, fp8: float) -> list[float]:
         return [round(fp16 / GIB, 2), left(t4, fp16), left(a100, fp16), round(fp8 / GIB, 2), left(h100, fp8)]
 
-    tokens = users_that_fit(llama, t4, 1, usable=1)
+    tokens = (t4.memory_bytes - int(fp16)) // kv_per_token(llama)
     lab.predict(
         "llama8b-fp16",
         "Llama-3 8B: weights in FP16; left on a T4; on an A100 80; weights in FP8; left on an H100",
@@ -97,16 +97,15 @@ def tell_kv(lab: Lab) -> None:
 
 def tell_your_model(lab: Lab, shape: ModelShape, card: Card, precision: str) -> None:
     a = lab.args
-    kv_bytes, usable = KV_BYTES[a.kv], a.usable
-    price = card.dollars_per_hour if a.price is None else a.price
+    kv_bytes, price = KV_BYTES[a.kv], card.dollars_per_hour
     lab.title(f"{shape.name} on one {card.title}")
     lab.say(f"""{shape.num_parameters:,} parameters; {kv_per_token(shape, kv_bytes):,} bytes of KV cache per
-        token in {a.kv}. The card offers {both(card.memory_bytes)}; {usable:.0%} of it is for weights and
-        cache, the rest for intermediate results (activations) and for CUDA, the GPU's software (--usable).""")
+        token in {a.kv}. The card offers {both(card.memory_bytes)}; {USABLE:.0%} of it is for weights and
+        cache, the rest for intermediate results (activations) and for CUDA, the GPU's software.""")
     rows = []
     for p in ("FP32", "FP16", "FP8", "Q4_K_M"):
-        weights, room = weight_bytes(shape, p), bytes_for_kv(shape, card, p, usable)
-        users = users_that_fit(shape, card, a.context, p, kv_bytes, usable)
+        weights, room = weight_bytes(shape, p), bytes_for_kv(shape, card, p)
+        users = users_that_fit(shape, card, a.context, p, kv_bytes)
         tokens = max(0, room) // kv_per_token(shape, kv_bytes)
         each = price / users if users else None
         fits = [room / GB, room / GIB, tokens, users, each] if room > 0 else [None, None, 0, 0, None]
@@ -115,32 +114,31 @@ def tell_your_model(lab: Lab, shape: ModelShape, card: Card, precision: str) -> 
         f"Users of {a.context:,} tokens each",
         ["weights", "GB", "GiB", "GB for KV", "GiB for KV", "tokens of KV", "users", "$ per user-hour"],
         rows,
-        note=f"FP16 stands for BF16 too, FP8 for INT8; -: does not fit. {card.title} at ${price:.2f} per hour"
-        f"{', a rough cloud price: give yours with --price' if a.price is None else ''}. Users are counted as "
-        "if each had filled the whole context.",
+        note=f"FP16 stands for BF16 too, FP8 for INT8; -: does not fit. {card.title} at ${price:.2f} per hour, "
+        "a rough cloud price. Users are counted as if each had filled the whole context.",
     )
-    if bytes_for_kv(shape, card, precision, usable) <= 0:
+    if bytes_for_kv(shape, card, precision) <= 0:
         lab.say(f"""{shape.name} in {precision} does not fit on one {card.title}: its weights take
-            {both(weight_bytes(shape, precision))}, and {both(card.memory_bytes * usable)} are usable. The table above
+            {both(weight_bytes(shape, precision))}, and {both(card.memory_bytes * USABLE)} are usable. The table above
             shows which precision fits, the one below which card. Or several cards hold a slice of every layer each.""")
         return
-    users = users_that_fit(shape, card, a.context, precision, kv_bytes, usable)
+    users = users_that_fit(shape, card, a.context, precision, kv_bytes)
     if users:
         lab.say(f"""What it costs: {users:,} users share the card in {precision}. Each of them costs
             ${price / users:.2g} per hour, or ${720 * price / users:,.2f} per month (720 hours), if all stay.""")
     else:
-        tokens = users_that_fit(shape, card, 1, precision, kv_bytes, usable)
+        tokens = users_that_fit(shape, card, 1, precision, kv_bytes)
         lab.say(f"""The weights fit in {precision}, but no user with {a.context:,} tokens does: there is room
             for {tokens:,} tokens in all. A shorter --context, --kv FP8 or a larger card would do.""")
 
 
 def tell_users(lab: Lab, shape: ModelShape, precision: str, cards: list[Card]) -> None:
     lab.title("How many users fit on a card?")
-    kv_bytes, usable = KV_BYTES[lab.args.kv], lab.args.usable
+    kv_bytes = KV_BYTES[lab.args.kv]
     contexts = [c for c in CONTEXTS if c <= shape.max_context] or [shape.max_context]
     rows = [
         [card.title, card.memory_bytes / GIB,
-         *(users_that_fit(shape, card, c, precision, kv_bytes, usable) for c in contexts)]
+         *(users_that_fit(shape, card, c, precision, kv_bytes) for c in contexts)]
         for card in cards
     ]  # fmt: skip
     lab.table(f"Users of {shape.name} in {precision}, by tokens each",
@@ -149,21 +147,21 @@ def tell_users(lab: Lab, shape: ModelShape, precision: str, cards: list[Card]) -
 
 
 def draw(lab: Lab, shape: ModelShape, card: Card, precision: str, others: list[ModelShape]) -> None:
-    kv_bytes, usable, context = KV_BYTES[lab.args.kv], lab.args.usable, lab.args.context
-    users = users_that_fit(shape, card, context, precision, kv_bytes, usable)
+    kv_bytes, context = KV_BYTES[lab.args.kv], lab.args.context
+    users = users_that_fit(shape, card, context, precision, kv_bytes)
     finding = f"{users:,} users of {context:,} tokens" if users else f"no user of {context:,} tokens"
     fig, (left, right) = new_figure(
         f"{shape.name} in {precision} on one {card.title}: {finding}",
         f"left: every card; right: one {card.title}, lines end at a model's longest context; "
-        f"{usable:.0%} of a card is used; KV cache in {lab.args.kv}; computed",
+        f"{USABLE:.0%} of a card is used; KV cache in {lab.args.kv}; computed",
         panels=2,
         size=(11.5, 4.8),
     )
-    draw_cards(left, shape, precision, usable)
+    draw_cards(left, shape, precision)
     for color, marker, s in zip(COLORS, "os^Dv", [shape, *others], strict=False):
-        if bytes_for_kv(s, card, precision, usable) <= 0:
+        if bytes_for_kv(s, card, precision) <= 0:
             continue
-        points = [(c, users_that_fit(s, card, c, precision, kv_bytes, usable)) for c in
+        points = [(c, users_that_fit(s, card, c, precision, kv_bytes)) for c in
                   (2**i for i in range(8, 18)) if c <= s.max_context]  # fmt: skip
         points = [(c, n) for c, n in points if n]
         if points:
@@ -180,15 +178,15 @@ def draw(lab: Lab, shape: ModelShape, card: Card, precision: str, others: list[M
     lab.figure(fig, "gpu_memory_equation")
 
 
-def draw_cards(ax: Axes, shape: ModelShape, precision: str, usable: float) -> None:
+def draw_cards(ax: Axes, shape: ModelShape, precision: str) -> None:
     weights = weight_bytes(shape, precision) / GIB
     for y, card in enumerate(reversed(CARDS.values())):
         total = card.memory_bytes / GIB
-        room = total * usable - weights
+        room = total * USABLE - weights
         if room > 0:
             ax.barh(y, weights, color=BLUE, height=0.6)
             ax.barh(y, room, left=weights, color=GREEN, height=0.6)
-            ax.barh(y, total * (1 - usable), left=total * usable, color=GREY, height=0.6)
+            ax.barh(y, total * (1 - USABLE), left=total * USABLE, color=GREY, height=0.6)
             ax.text(total + 1.5, y, f"{room:.1f} for KV", va="center", fontsize=9)
         else:
             ax.barh(y, total, color=GREY, height=0.6, alpha=0.35)

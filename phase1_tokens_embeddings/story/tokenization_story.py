@@ -13,6 +13,8 @@ from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer, StreamDec
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
 
 SENTENCE = "Once upon a time there was a king"
+VOCABULARY = 1257  # tokens to learn
+PRICE = 1.0  # dollars per million tokens
 CONTEXT = 128_000  # "128K" tokens; models that say 128K often mean 131,072
 
 
@@ -63,15 +65,14 @@ def watch_merges(lab: Lab, texts: list[str]) -> BPETokenizer:
         """At first every byte is a token: ids 0 to 255. Training counts which two tokens stand side by
         side most often, gives that pair an id of its own, and counts again."""
     )
-    sentence, wanted = lab.args.sentence, lab.args.vocab_size
-    counts: list[int] = []
-    bar = lab.progress(range(max(0, wanted - 257)), "learning merges")
+    sentence, counts = lab.args.sentence, []
+    bar = lab.progress(range(VOCABULARY - 257), "learning merges")
 
     def on_merge(number: int, pair: tuple[int, int], count: int) -> None:
         counts.append(count)
         next(bar, None)
 
-    tok = BPETokenizer.train(texts, wanted, on_merge=on_merge)
+    tok = BPETokenizer.train(texts, VOCABULARY, on_merge=on_merge)
     bar.close()
     lab.predict(
         "one-token-per-byte",
@@ -97,7 +98,7 @@ def watch_merges(lab: Lab, texts: list[str]) -> BPETokenizer:
         ids = early.encode(sentence)
         rows.append((k, len(ids), len(sentence) / len(ids), show_tokens(early, ids)))
     lab.table("The sentence shrinks", ["merges", "tokens", "chars/token", "cut into"], rows)
-    if tok.vocab_size < wanted:
+    if tok.vocab_size < VOCABULARY:
         lab.say(f"After {learned} merges nothing was left to merge: the text is too short for more.")
     lab.record(training_bytes=size, merges=learned, shrinking=[row[:2] for row in rows])
     return tok
@@ -161,12 +162,11 @@ def compare_density(lab: Lab, vocabularies: dict[str, Tokenizer], own: str) -> N
     found = {v: {n: measure_density(tok, t) for n, t in texts.items()} for v, tok in vocabularies.items()}
     check_density(lab, vocabularies["GPT-2"], found["GPT-2"])
 
-    price = lab.args.price
     for name, densities in found.items():
         rows = []
         for n, d in densities.items():
             spread = f"{d.lowest:.2f} to {d.highest:.2f}"
-            holds, cost = f"{CONTEXT * d.mean / 1000:,.0f}K chars", f"${price / d.mean:,.2f}"
+            holds, cost = f"{CONTEXT * d.mean / 1000:,.0f}K chars", f"${PRICE / d.mean:,.2f}"
             rows.append((labels[n], d.characters, d.tokens, f"{d.mean:.2f}", spread, holds, cost))
         heads = ["text", "chars", "tokens", "chars/token", f"of {PARTS} parts", "128K holds", "1M chars cost"]
         note = f"Of {PARTS} parts: the lowest and the highest density of {PARTS} equal pieces of the text."
@@ -174,7 +174,7 @@ def compare_density(lab: Lab, vocabularies: dict[str, Tokenizer], own: str) -> N
     first, densities = next(iter(found.items()))
     chinese, hindi = (densities[n].tokens / densities["prose"].tokens for n in ("chinese", "hindi"))
     lab.say(
-        f"""The price of ${price:g} per million tokens is an assumption: set yours with --price. The three
+        f"""The price of ${PRICE:g} per million tokens is an assumption. The three
         stories are one story. With the vocabulary of {first} it takes {chinese:.1f} times as many tokens in
         Chinese as in English, and {hindi:.1f} times in Hindi."""
     )

@@ -5,8 +5,8 @@ from phase1_tokens_embeddings.weights.model_shapes import ModelShape
 from phase1_tokens_embeddings.weights.weight_formats import weight_bytes
 
 GB, GIB = 10**9, 2**30
-# A tenth of the card is left to activations, kernels and the CUDA runtime. (vLLM's `gpu_memory_utilization` is 0.92, and
-# the activations come out of that share.)
+# The share of a card for weights and KV cache. A tenth is left to activations, kernels and the CUDA runtime. (vLLM's
+# `gpu_memory_utilization` is 0.92, and the activations come out of that share.)
 USABLE = 0.9
 KV_BYTES = {"FP16": 2, "FP8": 1}
 
@@ -46,18 +46,9 @@ def kv_of_text(shape: ModelShape, tokens: int, bytes_per_value: int = 2) -> int:
     return kept * kv_bytes_per_token(1, shape.num_kv_heads, shape.head_dim, bytes_per_value)
 
 
-def bytes_for_kv(shape: ModelShape, card: Card, precision: str = "FP16", usable: float = USABLE) -> int:
-    """Bytes that are left for the KV cache; negative if not even the weights fit.
-
-    Args:
-        usable: share of the card's memory that weights and KV cache may take.
-
-    Raises:
-        ValueError: unknown precision, or `usable` outside 0..1.
-    """
-    if not 0 < usable <= 1:
-        raise ValueError(f"usable is {usable}: a share of the memory above 0 and up to 1 is needed")
-    return int(card.memory_bytes * usable) - weight_bytes(shape, precision)
+def bytes_for_kv(shape: ModelShape, card: Card, precision: str = "FP16") -> int:
+    """Bytes that are left for the KV cache; negative if not even the weights fit. Raises ValueError for an unknown precision."""
+    return int(card.memory_bytes * USABLE) - weight_bytes(shape, precision)
 
 
 def users_that_fit(
@@ -66,7 +57,6 @@ def users_that_fit(
     context: int,
     precision: str = "FP16",
     bytes_per_value: int = 2,
-    usable: float = USABLE,
 ) -> int:
     """How many users with `context` tokens each fit at the same time. 0 if the model itself does not.
 
@@ -79,5 +69,5 @@ def users_that_fit(
         raise ValueError(
             f"context {context:,} is too long: {shape.name} reads at most {shape.max_context:,} tokens"
         )
-    room = max(0, bytes_for_kv(shape, card, precision, usable))
+    room = max(0, bytes_for_kv(shape, card, precision))
     return room // kv_of_text(shape, context, bytes_per_value)

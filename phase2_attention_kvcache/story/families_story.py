@@ -14,7 +14,6 @@ from phase2_attention_kvcache.model import ContiguousKVCache, ModelConfig, Trans
 from phase2_attention_kvcache.model.layers import Experts
 from phase2_attention_kvcache.story.small_families import write_small_model
 
-GPT2, QWEN3 = SHAPES["gpt2"], SHAPES["qwen3-0.6b"]
 CHANGES = [  # what, GPT-2, Qwen3-0.6B, what it is good for
     ("positions", "a learned table", "rotation of q and k", "distance counts, no last row"),
     ("norm", "LayerNorm", "RMSNorm", "no mean, no bias: less work"),
@@ -55,13 +54,6 @@ def tell_changes(lab: Lab) -> None:
         ["part", "2019", "2025", "what for"],
         CHANGES,
         note="YaRN slows the slow pairs of the rotation for longer texts, as Llama 3.1 does (positions_lab.py).",
-    )
-    lab.predict(
-        "families-qwen3-parameters",
-        "parameters of Qwen3-0.6B's MLPs: 28 blocks, 3 matrices of 1,024 x 3,072",
-        predicted=28 * 3 * 1024 * 3072,
-        measured=QWEN3.parameters_by_part()["MLP"],
-        note=f"Of {QWEN3.num_parameters:,} in all. Its table of tokens has {QWEN3.parameters_by_part()['embedding']:,}.",
     )
 
 

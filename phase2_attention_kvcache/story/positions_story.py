@@ -35,23 +35,6 @@ def clocks_story(lab: Lab) -> None:
         ["pair", "degrees per token", "tokens per full turn"],
         [[i, math.degrees(f), 2 * math.pi / f] for i, f in turns if i in (0, 1, 8, 16, 24, 31)],
     )
-    q, k = torch.randn(2, 1, 1, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(lab.seed))
-    cos, sin = rotary_tables(2048, rotary_frequencies(64).double(), torch.float64)
-
-    def score(m: int, n: int) -> float:
-        turned_q = apply_rotary(q, cos[[m]], sin[[m]])
-        turned_k = apply_rotary(k, cos[[n]], sin[[n]])
-        return (turned_q * turned_k).sum().item()
-
-    here, there, other = score(5, 2), score(1005, 1002), score(5, 4)
-    lab.predict(
-        "rope-relative",
-        f"a query at 5 and a key at 2 score {here:.4f}; the same two at 1005 and 1002",
-        predicted=here,
-        measured=there,
-        tolerance=1e-6,
-        note=f"The distance is 3 both times. At distance 1 (5 and 4) the score is {other:.4f}.",
-    )
 
 
 def kinds_story(lab: Lab) -> None:

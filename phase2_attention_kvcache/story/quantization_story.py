@@ -216,12 +216,6 @@ def tell_cache(lab: Lab, texts: Texts, results: Results) -> None:
         note=f"Not quite 2: each head of a token has a scale besides. It costs {more['int8_per_token_head']:+.3f}% bits per "
         f"byte; fp8 without a scale is exactly 2 and costs {more['fp8']:+.3f}%.",
     )
-    lab.predict(
-        "int8-cache-quality",
-        "does a cache in int8 cost less than 0.5% bits per byte?",
-        predicted=True,
-        measured=more["int8_per_token_head"] < 0.5,
-    )
 
 
 def tell_memory(lab: Lab, results: Results) -> None:

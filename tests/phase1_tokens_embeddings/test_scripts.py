@@ -77,12 +77,12 @@ def test_anatomy_of_an_old_checkpoint(run, tmp_path, gpt2_folder):
 @pytest.mark.parametrize(
     ("argv", "shown"),
     [
-        (["--model", "tales", "--context", "512", "--price", "2"], []),
+        (["--model", "tales", "--context", "512"], []),
         (["--model", "{tmp}/mine", "--context", "100", "--card", "h200", "--kv", "FP8"], ["a rough cloud price"]),
         (["--model", "llama-3-70b", "--card", "t4"],
          ["does not fit on one T4 16 GB", "H100 80 GB"]),
-        (["--model", "qwen2.5-7b", "--card", "t4", "--usable", "1", "--context", "100000"],
-         ["no user with 100,000 tokens does"]),
+        (["--model", "qwen3-8b", "--card", "l4", "--context", "40000"],
+         ["no user with 40,000 tokens does"]),
     ],
 )  # fmt: skip
 def test_memory_equation_for_any_model_and_card(run, tmp_path, argv, shown):
