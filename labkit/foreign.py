@@ -6,7 +6,6 @@ behind it can then imitate a message of the course.
 
 import json
 import reprlib
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from labkit.errors import LabError
 # Control codes (Unicode's class Cc), and codes that reverse the direction of writing and so disguise a text.
 _CODES = [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 _SPELT_OUT = {code: ascii(chr(code))[1:-1] for code in _CODES if chr(code) not in "\t\n"}
+TEXT_SUFFIXES = (".txt", ".md", ".py")
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = _repr.maxlong = 60
@@ -90,8 +90,8 @@ def _no_constants(text: str) -> Any:
     raise ValueError(f"{text} is not a JSON number")
 
 
-def read_texts(path: str | Path, suffixes: Collection[str] = (".txt", ".md", ".py")) -> list[str]:
-    """Read a text file, or all files with these suffixes below a folder.
+def read_texts(path: str | Path) -> list[str]:
+    """Read a text file, or all files in TEXT_SUFFIXES below a folder.
 
     Raises:
         LabError: a file is missing or not UTF-8 text, or there is no text.
@@ -99,7 +99,7 @@ def read_texts(path: str | Path, suffixes: Collection[str] = (".txt", ".md", ".p
     path = Path(path).expanduser()
     files, texts = [path], []
     if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.suffix in suffixes and p.is_file())
+        files = sorted(p for p in path.rglob("*") if p.suffix in TEXT_SUFFIXES and p.is_file())
     for file in files:
         try:
             texts.append(file.read_text(encoding="utf-8-sig"))
@@ -108,5 +108,7 @@ def read_texts(path: str | Path, suffixes: Collection[str] = (".txt", ".md", ".p
         if "\0" in texts[-1]:
             raise LabError(f"{file} is a binary file: give a text file")
     if not any(text.strip() for text in texts):
-        raise LabError(f"{path} holds no text: give a {' or '.join(suffixes)} file with a few words in it")
+        raise LabError(
+            f"{path} holds no text: give a {' or '.join(TEXT_SUFFIXES)} file with a few words in it"
+        )
     return texts

@@ -17,12 +17,11 @@ class OpenModel:
     """The facts on a model's card.
 
     Attributes:
-        parameters: in billions. gigabytes: size of the published weights, in 16 bit (GPT-2: 32).
+        gigabytes: size of the published weights, in 16 bit (GPT-2: 32).
         context: in tokens. gated: True if the licence must be accepted on huggingface.co first.
     """
 
     name: str
-    parameters: float
     gigabytes: float
     context: int
     licence: str
@@ -30,20 +29,20 @@ class OpenModel:
 
 
 OPEN_MODELS = (
-    OpenModel("openai-community/gpt2", 0.124, 0.55, 1024, "MIT; tells stories, no chat"),
-    OpenModel("HuggingFaceTB/SmolLM2-135M-Instruct", 0.135, 0.27, 8192, "Apache 2.0"),
-    OpenModel("google/gemma-3-270m-it", 0.27, 0.54, 32768, "Gemma", gated=True),
-    OpenModel("HuggingFaceTB/SmolLM2-360M-Instruct", 0.36, 0.72, 8192, "Apache 2.0"),
-    OpenModel("Qwen/Qwen2.5-0.5B-Instruct", 0.49, 0.99, 32768, "Apache 2.0"),
-    OpenModel("Qwen/Qwen3-0.6B", 0.6, 1.5, 40960, "Apache 2.0"),
-    OpenModel("google/gemma-3-1b-it", 1.0, 2.0, 32768, "Gemma", gated=True),
-    OpenModel("TinyLlama/TinyLlama-1.1B-Chat-v1.0", 1.1, 2.2, 2048, "Apache 2.0"),
-    OpenModel("meta-llama/Llama-3.2-1B-Instruct", 1.24, 2.5, 131072, "Llama 3.2 Community", gated=True),
-    OpenModel("allenai/OLMo-2-0425-1B-Instruct", 1.5, 3.0, 4096, "Apache 2.0"),
-    OpenModel("Qwen/Qwen3-1.7B", 1.7, 4.1, 40960, "Apache 2.0"),
-    OpenModel("HuggingFaceTB/SmolLM3-3B", 3.1, 6.2, 65536, "Apache 2.0"),
-    OpenModel("microsoft/Phi-3-mini-4k-instruct", 3.8, 7.6, 4096, "MIT"),
-    OpenModel("mistralai/Mistral-7B-Instruct-v0.3", 7.2, 14.5, 32768, "Apache 2.0"),
+    OpenModel("openai-community/gpt2", 0.55, 1024, "MIT; tells stories, no chat"),
+    OpenModel("HuggingFaceTB/SmolLM2-135M-Instruct", 0.27, 8192, "Apache 2.0"),
+    OpenModel("google/gemma-3-270m-it", 0.54, 32768, "Gemma", gated=True),
+    OpenModel("HuggingFaceTB/SmolLM2-360M-Instruct", 0.72, 8192, "Apache 2.0"),
+    OpenModel("Qwen/Qwen2.5-0.5B-Instruct", 0.99, 32768, "Apache 2.0"),
+    OpenModel("Qwen/Qwen3-0.6B", 1.5, 40960, "Apache 2.0"),
+    OpenModel("google/gemma-3-1b-it", 2.0, 32768, "Gemma", gated=True),
+    OpenModel("TinyLlama/TinyLlama-1.1B-Chat-v1.0", 2.2, 2048, "Apache 2.0"),
+    OpenModel("meta-llama/Llama-3.2-1B-Instruct", 2.5, 131072, "Llama 3.2 Community", gated=True),
+    OpenModel("allenai/OLMo-2-0425-1B-Instruct", 3.0, 4096, "Apache 2.0"),
+    OpenModel("Qwen/Qwen3-1.7B", 4.1, 40960, "Apache 2.0"),
+    OpenModel("HuggingFaceTB/SmolLM3-3B", 6.2, 65536, "Apache 2.0"),
+    OpenModel("microsoft/Phi-3-mini-4k-instruct", 7.6, 4096, "MIT"),
+    OpenModel("mistralai/Mistral-7B-Instruct-v0.3", 14.5, 32768, "Apache 2.0"),
 )
 
 

@@ -38,11 +38,6 @@ def build_parser() -> argparse.ArgumentParser:
         prog="lab fetch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("name", nargs="?", help="gpt2, or a name on the Hugging Face hub")
-    parser.add_argument(
-        "--anyway",
-        action="store_true",
-        help="also what is too large for this machine, or of a kind that this course does not run",
-    )
     return parser
 
 
@@ -51,10 +46,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _obey(a: argparse.Namespace) -> int:
-    return list_open_models(Page()) if a.name is None else fetch(Page(), a.name, a.anyway)
+    return list_open_models(Page()) if a.name is None else fetch(Page(), a.name)
 
 
-def fetch(console: Console, name: str, anyway: bool) -> int:
+def fetch(console: Console, name: str) -> int:
     say = partial(console.print, highlight=False, soft_wrap=True)
     # "fetch" asks for the network, whatever the shell was set to.
     os.environ.pop("HF_HUB_OFFLINE", None)
@@ -85,10 +80,9 @@ def fetch(console: Console, name: str, anyway: bool) -> int:
         f"{name}, licence {visible(card.get('license') or 'unknown')}: {len(files)} files, {to_load / 1e9:.2f} GB to load. "
         f"This machine: {fit.why}."
     )
-    if not fit.ok and not anyway:
-        raise LabError(f"{name} is {fit.why}: choose a smaller one (`lab fetch` lists some), or add --anyway")
-    if not anyway:
-        check_small_files(from_hub(name, ignore_patterns=[*OTHER_FILES, "*.safetensors"]))
+    if not fit.ok:
+        raise LabError(f"{name} is {fit.why}: choose a smaller one (`lab fetch` lists some)")
+    check_small_files(from_hub(name, ignore_patterns=[*OTHER_FILES, "*.safetensors"]))
     enable_progress_bars()
     say(f"{name} is in {from_hub(name)}")
     return 0
@@ -108,7 +102,7 @@ def check_small_files(folder: Path) -> None:
         read_config(folder)
         load_tokenizer(folder)
     except (ValueError, FileNotFoundError) as error:
-        raise LabError(f"{error}. Its weights were not loaded (--anyway loads them)") from None
+        raise LabError(f"{error}. Its weights were not loaded") from None
 
 
 def list_open_models(console: Console) -> int:

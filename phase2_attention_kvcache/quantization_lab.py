@@ -8,13 +8,8 @@ You will see a matrix rounded in five formats, the bits per byte of the whole mo
 
 The texts (texts/valid.txt, and one to calibrate with) were written by `tales` itself, token by token as its probabilities say. On
 average no model can predict such a text better than the one that wrote it. So what a format loses on it is what the
-rounding made the model forget. Or take a text of your own:
-
-    python phase2_attention_kvcache/quantization_lab.py --valid my_text.txt
+rounding made the model forget.
 """
-
-import argparse
-from pathlib import Path
 
 from labkit.lab import Lab, run_lab
 from phase2_attention_kvcache.story import quantization_story as chapters
@@ -31,13 +26,8 @@ def story(lab: Lab) -> None:
     lab.figure(chapters.draw_quality(lab.args.model, results), "quantization_quality")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    help = "measure on this text (what tales wrote itself)"
-    parser.add_argument("--valid", type=Path, metavar="FILE", help=help)
-
-
 def main(argv: list[str] | None = None) -> int:
-    return run_lab(story, __doc__, ("model", "seed", "quick"), add_arguments, argv)
+    return run_lab(story, __doc__, ("model", "seed", "quick"), argv=argv)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ class Card:
     """A GPU.
 
     Attributes:
-        label_gb: the number in its name. It counts the memory that is built in, in units of 2^30 bytes.
+        title: its name, with the memory that is built in, in units of 2^30 bytes.
         memory_mib: total memory by nvidia-smi, in MiB. GDDR cards of data centres keep 1/16 for error correction, so
             a "16 GB" T4 has 15 GiB. The driver reserves a part of it: torch sees 14.6 to 14.7 GiB of a T4.
         bandwidth_gb_s: memory bandwidth in 10^9 bytes per second.
@@ -28,7 +28,6 @@ class Card:
 
     name: str
     title: str
-    label_gb: int
     memory_mib: int
     bandwidth_gb_s: int
     tensor_tflops: int
@@ -49,17 +48,17 @@ class Card:
 CARDS: dict[str, Card] = {
     card.name: card
     for card in [
-        Card("t4", "T4 16 GB", 16, 15360, 320, 65, 40, 0.40),
-        Card("l4", "L4 24 GB", 24, 23034, 300, 121, 58, 0.75, 242),
-        Card("l40s", "L40S 48 GB", 48, 46068, 864, 362, 142, 1.10, 733),
-        Card("rtx4090", "RTX 4090 24 GB", 24, 24564, 1008, 165, 128, 0.50, 330),
-        Card("rtxpro6000", "RTX PRO 6000 96 GB", 96, 97887, 1792, 504, 188, 1.80, 1008, 2015),
-        Card("a100-40", "A100 40 GB", 40, 40960, 1555, 312, 108, 1.40),
-        Card("a100-80", "A100 80 GB", 80, 81920, 2039, 312, 108, 1.90),
-        Card("h100", "H100 80 GB", 80, 81559, 3350, 989, 132, 2.90, 1979),
-        Card("h200", "H200 141 GB", 141, 143771, 4800, 989, 132, 3.70, 1979),
-        Card("b200", "B200 180 GB", 180, 183359, 8000, 2250, 148, 5.50, 4500, 9000),
-        Card("mi300x", "MI300X 192 GB", 192, 196592, 5300, 1307, 304, 2.50, 2615),
+        Card("t4", "T4 16 GB", 15360, 320, 65, 40, 0.40),
+        Card("l4", "L4 24 GB", 23034, 300, 121, 58, 0.75, 242),
+        Card("l40s", "L40S 48 GB", 46068, 864, 362, 142, 1.10, 733),
+        Card("rtx4090", "RTX 4090 24 GB", 24564, 1008, 165, 128, 0.50, 330),
+        Card("rtxpro6000", "RTX PRO 6000 96 GB", 97887, 1792, 504, 188, 1.80, 1008, 2015),
+        Card("a100-40", "A100 40 GB", 40960, 1555, 312, 108, 1.40),
+        Card("a100-80", "A100 80 GB", 81920, 2039, 312, 108, 1.90),
+        Card("h100", "H100 80 GB", 81559, 3350, 989, 132, 2.90, 1979),
+        Card("h200", "H200 141 GB", 143771, 4800, 989, 132, 3.70, 1979),
+        Card("b200", "B200 180 GB", 183359, 8000, 2250, 148, 5.50, 4500, 9000),
+        Card("mi300x", "MI300X 192 GB", 196592, 5300, 1307, 304, 2.50, 2615),
     ]
 }
 

@@ -1,29 +1,13 @@
-"""The documents of a text, and bits per byte of a model on it: its average code length."""
+"""Bits per byte of a model on a text: its average code length."""
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
-from labkit.errors import LabError
-from labkit.foreign import read_texts
-from phase1_tokens_embeddings.tokens import END_OF_TEXT
 from phase2_attention_kvcache.model import KVCache, Transformer
 from phase2_attention_kvcache.model.caches import NoCache
-
-
-def read_documents(path: Path, limit: int | None = None) -> list[str]:
-    """All documents of a text file, or of the .txt files in a folder, within the first `limit` characters.
-
-    Raises:
-        LabError: there is none, or the text cannot be read.
-    """
-    pieces = END_OF_TEXT.join(read_texts(path, [".txt"]))[:limit].split(END_OF_TEXT)
-    if documents := [piece.strip() for piece in pieces if piece.strip()]:
-        return documents
-    raise LabError(f"{path} holds no document: give a text with words beside {END_OF_TEXT}")
 
 
 @torch.inference_mode()

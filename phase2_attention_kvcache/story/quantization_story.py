@@ -16,10 +16,10 @@ from labkit.lab import Lab
 from labkit.machine import time_calls
 from labkit.models import find_model
 from labkit.paths import ROOT
-from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer
 from phase1_tokens_embeddings.weights import CARDS, SHAPES, users_that_fit, weight_bytes
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer
-from phase2_attention_kvcache.measuring.evaluation import bits_per_byte, read_documents
+from phase2_attention_kvcache.measuring.evaluation import bits_per_byte
 from phase2_attention_kvcache.measuring.roofline import measure_ceilings
 from phase2_attention_kvcache.model import GPT2_124M, ContiguousKVCache, Transformer, generate_cached
 from phase2_attention_kvcache.quantization.gptq import quantize_model_gptq
@@ -33,7 +33,7 @@ from phase2_attention_kvcache.quantization.quantized_linear import (
 )
 from phase2_attention_kvcache.quantization.torch_linear import with_torch_linears
 
-TEXTS = Path(__file__).parent.parent / "texts"
+VALIDATION = ROOT / "phase2_attention_kvcache" / "texts" / "valid.txt"
 CALIBRATION = ROOT / "phase1_tokens_embeddings" / "texts" / "tales.txt"
 NAMES = {"int8": "int8, a scale per row", "fp8": "fp8 (E4M3), a scale per row", "q8_0": "Q8_0, groups of 32",
          "q4_0": "Q4_0, groups of 32", "int4": "int4, groups of 32, zero points"}  # fmt: skip
@@ -102,8 +102,7 @@ def tell_formats(lab: Lab) -> None:
 
 def load_texts(lab: Lab) -> Texts:
     tok = load_tokenizer(find_model(lab.args.model))
-    path = lab.args.valid or TEXTS / "valid.txt"
-    valid, num_bytes = tokens_of(path, tok, 8_000 if lab.quick else None)
+    valid, num_bytes = tokens_of(VALIDATION, tok, 8_000 if lab.quick else None)
     context = load_plain(lab).config.max_context
     calibration, _ = tokens_of(CALIBRATION, tok, 12_000 if lab.quick else None)
     windows = [calibration[i : i + context] for i in range(0, len(calibration), context)]
@@ -112,9 +111,9 @@ def load_texts(lab: Lab) -> Texts:
 
 def tokens_of(path: Path, tok: BPETokenizer, limit: int | None) -> tuple[list[int], int]:
     """The documents of a text with an end of text before and behind each, and their bytes. `limit`: characters."""
-    documents = read_documents(path, limit)
+    documents = [d.strip() for d in path.read_text(encoding="utf-8")[:limit].split(END_OF_TEXT)]
     mark = [] if tok.eos_token_id is None else [tok.eos_token_id]
-    ids = mark + [i for d in documents for i in tok.encode(d) + mark]
+    ids = mark + [i for d in documents if d for i in tok.encode(d) + mark]
     return ids, sum(len(d.encode()) for d in documents)
 
 
@@ -160,14 +159,6 @@ def tell_quality(lab: Lab, texts: Texts) -> Results:
         predicted=True,
         measured=abs(lost(results, "int8")) < 0.5,
         note=f"{lost(results, 'int8'):+.3f}%: noise. Random rounding errors may even help slightly.",
-    )
-    worst = max(lost(results, m) for m in ("q4_0", "int4"))
-    lab.predict(
-        "int4-groups",
-        "INT4 in groups of 32: less than 3% more bits per byte?",
-        predicted=True,
-        measured=worst < 3.0,
-        note=f"{worst:+.2f}%. A scale for each 32 weights keeps it small.",
     )
     lab.record(results=[vars(r) for r in results.values()])
     return results

@@ -42,12 +42,6 @@ class PrefixServer:
         """
         check_prompt(self.model, prompt_ids, max_new_tokens)
         manager, device = self.manager, self.model.device
-        longest = len(prompt_ids) + max_new_tokens - 1  # the last token is never computed
-        if manager.blocks_for(longest) > manager.num_blocks - 1:
-            raise ValueError(
-                f"{longest} tokens need {manager.blocks_for(longest)} blocks, the cache has "
-                f"{manager.num_blocks - 1}: shorten the prompt, or give it more blocks"
-            )
         # 1. Cached blocks go into the table as they are.
         token_ids, table = list(prompt_ids), BlockTable()
         prefix = manager.match_prefix(table, token_ids)
@@ -55,8 +49,9 @@ class PrefixServer:
         served = Served(hit_tokens=done)
         for _ in range(max_new_tokens):
             began = time.perf_counter()
-            # 2. Room for the tokens that this step computes. (It fits: there is no other request.)
-            manager.allocate(table, token_ids, len(token_ids), prefix)
+            # 2. Room for the tokens that this step computes. (There is no other request.)
+            if not manager.allocate(table, token_ids, len(token_ids), prefix):
+                raise ValueError("the prompt needs more blocks than the cache has")
             # 3. Compute them: the rest of the prompt at first, then one token per step.
             positions = torch.arange(done, len(token_ids))
             blocks = torch.tensor(table.block_ids)[positions // manager.block_size]

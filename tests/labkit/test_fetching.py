@@ -148,7 +148,6 @@ def test_what_does_not_fit_is_said_before_anything_is_loaded(hub, monkeypatch, c
     assert fetch_model.main(["small/model"]) == 2
     assert "too large for the memory, 0.0 GB: choose a smaller one" in capsys.readouterr().err
     assert hub.asked == []
-    assert fetch_model.main(["small/model", "--anyway"]) == 0
 
 
 def change(name, **settings):
@@ -172,11 +171,9 @@ def test_what_the_course_cannot_run_is_said_before_the_weights_come(hub, capsys,
     spoil(hub.files)
     assert fetch_model.main(["small/model"]) == 2
     error = capsys.readouterr().err
-    assert message in error and error.endswith("Its weights were not loaded (--anyway loads them)\n")
+    assert message in error and error.endswith("Its weights were not loaded\n")
     assert error.count("\n") == 1
     assert "config.json" in hub.asked and "model.safetensors" not in hub.asked
-    assert fetch_model.main(["small/model", "--anyway"]) == 0
-    assert "model.safetensors" in hub.asked
 
 
 def test_the_list_of_models(monkeypatch, tmp_path, capsys):
@@ -194,6 +191,3 @@ def test_the_list_of_models(monkeypatch, tmp_path, capsys):
     assert fetch_model.main([]) == 0
     out = capsys.readouterr().out
     assert all(m.name in out for m in OPEN_MODELS) and open_models.AS_OF in out
-    # 16 bits a weight, or a little more: some files hold a table twice; GPT-2's are in 32.
-    for m in OPEN_MODELS:
-        assert 1.9 < m.gigabytes / m.parameters < (4.6 if "gpt2" in m.name else 2.6)

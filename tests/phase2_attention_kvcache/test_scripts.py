@@ -105,7 +105,6 @@ def test_story(run_script):
         (positions_lab, ["--figures", "{tmp}/file"], "cannot write"),
         (sampling_lab, ["--prompt", ""], "--prompt has 0 tokens: use 1 to 960"),
         (transformer_lab, ["--prompt", "word " * 3000], "context"),
-        (quantization_lab, ["--model", "tales-draft", "--quick", "--valid", "{tmp}"], "holds no document"),
         (tell_story, ["--tokens", "0"], "0 is out of range: 1 to"),
         (tell_story, ["--top-p", "0"], "top_p"),
         (tell_story, ["--model", "no-such-model-xyz"], "no-such-model-xyz"),
@@ -115,8 +114,6 @@ def test_story(run_script):
 )
 def test_a_mistake_gets_one_line(mistake_of, script, argv, message, tmp_path):
     (tmp_path / "file").write_text("")
-    for name in ("one.txt", "two.txt"):  # no document between them
-        (tmp_path / name).write_text("<|endoftext|>")
     if "{tmp}/bare" in argv:  # a model folder without a tokenizer
         (tmp_path / "bare").mkdir()
         for name in ("config.json", "model.safetensors"):

@@ -52,19 +52,3 @@ def test_with_room_enough_all_whole_blocks_of_the_common_beginning_are_found(mod
     server = PrefixServer(model, 40, 4)
     server.serve(first)
     assert server.serve(second).hit_tokens == min(common_prefix(first, second), len(second) - 1) // 4 * 4
-
-
-@pytest.mark.parametrize(
-    ("prompt", "new", "message"),
-    [
-        ([VOCABULARY], 1, f"token id {VOCABULARY} is out of range"),
-        ([1] * 41, 1, "41 tokens need 11 blocks, the cache has 10"),
-        ([1] * 30, 12, "41 tokens need 11 blocks"),
-    ],
-)
-def test_bad_prompts(model, prompt, new, message):
-    server = PrefixServer(model, 11, 4)
-    with pytest.raises(ValueError, match=message):
-        server.serve(prompt, new)
-    just_fits = [1] * 30, 11  # 40 tokens
-    assert server.serve(*just_fits).token_ids == generate_cached(model, *just_fits).token_ids
