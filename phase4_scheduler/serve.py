@@ -68,8 +68,6 @@ OPTIONS = (  # where `dest` is given, it is the name that the engine, or `make_s
      dict(default="fcfs", choices=["fcfs", "priority"], dest="policy")),
     ("--enable-prompt-tokens-details", "usage tells how many prompt tokens were cached", dict(action="store_true")),
     ("--enable-mfu-metrics", "/metrics estimates operations and bytes of each step", dict(action="store_true")),
-    ("--kv-events-config", 'publish what enters and leaves the prefix cache: \'{"enable_kv_cache_events": true, "endpoint": '
-     '"tcp://*:5557"}\' (none)', dict(type=json_object, metavar="JSON")),
     ("--enable-step-events", "/events streams what each step does, for the glass engine of `lab web`",
      dict(action="store_true", dest="record_steps")),
     ("--allowed-origins", "pages of these addresses may read the answers: '[\"http://127.0.0.1:8080\"]' is that of `lab web` "

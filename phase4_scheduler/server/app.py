@@ -91,14 +91,13 @@ class Server:
         kind, call_of = ANSWERS[request.url.path]
         asked = await self.read(kind, request)
         call = call_of(self, asked)
-        headers = self.load_report(request.headers.get("endpoint-load-metrics-format", ""))
         if asked.stream:
             # The first chunk is awaited here: what goes wrong before it is still a status, not a chunk.
             chunks = call.stream()
             first = await unless_disconnected(request, prepared(call, chunks.__anext__))
             events = self.events(first, chunks, call.END)
             return StreamingResponse(events, media_type="text/event-stream")
-        return JsonResponse(await unless_disconnected(request, prepared(call, call.whole)), headers=headers)
+        return JsonResponse(await unless_disconnected(request, prepared(call, call.whole)))
 
     async def stored_response(self, request: Request) -> Response:
         raise no_such_response(request.path_params["name"])
@@ -117,18 +116,6 @@ class Server:
         except Exception as error:  # the status is sent already
             yield event(unexpected(error).body)
         yield end
-
-    def load_report(self, form: str) -> dict[str, str] | None:
-        """A header for load balancers that ask for it (ORCA). `form`: TEXT or JSON."""
-        last = self.engine.last_step
-        found = {"kv_cache_usage_perc": last.kv_cache_usage, "num_requests_waiting": float(last.num_waiting)}
-        if form.lower() == "text":
-            report = "TEXT " + ", ".join(f"named_metrics.{name}={value}" for name, value in found.items())
-        elif form.lower() == "json":
-            report = "JSON " + to_json({"named_metrics": found}).decode()
-        else:
-            return None
-        return {"endpoint-load-metrics": report}
 
     async def tokenize(self, request: Request) -> Response:
         asked = await self.read(TokenizeRequest, request)

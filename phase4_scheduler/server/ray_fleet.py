@@ -196,12 +196,8 @@ class RayFleet:
     """
 
     def __init__(self, num_replicas: int, router: Any, *args: Any, **options: Any) -> None:
-        if options.get("kv_events_config"):
-            raise LabError(
-                "KV events of several replicas would leave from one endpoint: leave out --kv-events-config or --replicas"
-            )
-        if (observe := getattr(router, "observe", None)) is not None:
-            options["kv_events_config"] = {"enable_kv_cache_events": True, "publisher": "null"}
+        observe = getattr(router, "observe", None)
+        options["enable_kv_cache_events"] = observe is not None
         self.router, self._make = router, (args, options)
         self._of_replicas = {"observe": observe}
         self._num_gpus = int(options.get("device", "auto") != "cpu")

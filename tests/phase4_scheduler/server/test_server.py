@@ -66,7 +66,7 @@ def server():
 
 def test_the_openai_package_takes_it_for_openais(server):
     client = openai.OpenAI(base_url=f"{server.address}/v1", api_key="none")
-    assert [model.id for model in client.models.list()] == ["tales"]
+    assert [model.id for model in client.models.list()] == ["tales"] == [client.models.retrieve("tales").id]
     asked = dict(model="tales", max_tokens=8, temperature=0)
     whole = client.completions.create(prompt="Once upon a time", **asked)
     chunks = list(client.completions.create(prompt="Once upon a time", stream=True, **asked))
