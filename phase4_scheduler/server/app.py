@@ -198,23 +198,6 @@ class Server:
     async def server_load(self, request: Request) -> Response:
         return JsonResponse({"server_load": self.load})
 
-    async def step_events(self, request: Request) -> Response:
-        """What each step does, as `record` of features/recording.py writes it, while a client reads. The first event says the limits."""
-        limits = self.engine.limits
-        names = ("block_size", "max_num_seqs", "max_num_batched_tokens")
-        engine = {name: getattr(limits.config, name) for name in names}
-        engine["num_blocks"] = limits.num_blocks - 1  # without the null block
-
-        async def stream() -> AsyncIterator[bytes]:
-            yield b"event: engine\n" + event(engine)
-            async with aclosing(self.engine.watch()) as steps:
-                async for step in steps:
-                    yield event(step)
-
-        return StreamingResponse(
-            stream(), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
-        )
-
     # ------------------------------------------------------------------ what all of them need
 
     async def read(self, kind: type[RequestModel], request: Request) -> RequestModel:
@@ -330,8 +313,6 @@ def create_app(
     ]
     for route in routes[len(BODIES) : -1]:
         route.methods.discard("HEAD")  # as in vLLM, but for /metrics
-    if server.engine.record_steps:
-        routes.append(Route("/events", server.step_events))
     routes += page_routes(server.engine, server.name, server.template is not None)
 
     app = Starlette(

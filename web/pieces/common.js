@@ -126,7 +126,7 @@ export function textField(text, most, lm, ask) {
 }
 
 // Steps to go through: buttons, a slider, and a clock that plays them. show(step) draws one, counted from 0; go(step)
-// leads to it; begin(count) starts anew with so many, grow(count) adds to them.
+// leads to it; begin(count) starts anew with so many.
 export function player(milliseconds, show) {
   let at = 0, last = 0, clock = null;
   const stop = () => { clearInterval(clock); clock = null; play.textContent = "play"; };
@@ -152,14 +152,7 @@ export function player(milliseconds, show) {
     slider.max = String(last);
     go(0);
   }
-  // More steps have come: a reader at the last one follows them.
-  function grow(count) {
-    const follows = at === last;
-    last = count - 1;
-    slider.max = String(last);
-    go(follows ? last : at);
-  }
-  return { bar, go, begin, grow, at: () => at };
+  return { bar, go, begin, at: () => at };
 }
 
 // What may be wider than a telephone scrolls, by keyboard as well.
