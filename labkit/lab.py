@@ -225,21 +225,6 @@ class Lab:
 
     # ------------------------------------------------------------------ recording
 
-    def keep_earlier(self, but: tuple[str, str] | None = None) -> list[Prediction]:
-        """Take over the guesses of this script's last report, for a script whose runs ask different questions.
-
-        Args:
-            but: claim and question of the guess that this run asks again.
-
-        Returns:
-            The predictions that were taken over.
-        """
-        with suppress(ValueError):  # none yet, or damaged
-            for p in read_predictions(report_of(self.script)):
-                if p.points is not None and (p.claim, p.question) != but:
-                    self.predictions.append(p)
-        return list(self.predictions)
-
     def record(self, **results: Any) -> None:
         """Keep figures for the JSON report."""
         self.results.update(results)

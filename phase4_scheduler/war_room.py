@@ -1,6 +1,6 @@
 """Drills on call: find the fault of a real server by its metrics.
 
-    lab run war_room --list                          # the drills, and your score
+    lab run war_room --list                          # the drills
     lab run war_room --drill 4 --seed 2 --predict    # you are on call
     lab run war_room --drill 4 --seed 2              # shows the whole reasoning
 
@@ -27,7 +27,7 @@ def story(lab: Lab) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--drill", type=whole(1, len(DRILLS)), help="number of the drill (1; with --quick 5)")
-    parser.add_argument("--list", action="store_true", help="the drills, and your score")
+    parser.add_argument("--list", action="store_true", help="the drills")
 
 
 def main(argv: list[str] | None = None) -> int:

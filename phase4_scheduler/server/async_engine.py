@@ -88,7 +88,7 @@ class AsyncEngine:
     Use `await start()` first, and `stop()` at the end.
     """
 
-    OBITUARY = "the engine process has ended: start the server again"
+    ENDED = "the engine process has ended: start the server again"
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class AsyncEngine:
 
     def _die(self) -> None:
         if self.dead is None:
-            self.dead = EngineDeadError(self.OBITUARY)
+            self.dead = EngineDeadError(self.ENDED)
             logging.getLogger(__name__).error("%s (exit code %s)", self.dead, self.process.exitcode)
         for parent in self.output_processor.parents.values():
             parent.on_output.fail(self.dead)

@@ -43,7 +43,7 @@ class ReplicaEngine(AsyncEngine):
         observe: is told what happens to the replica's cache: of a router that wants to know.
     """
 
-    OBITUARY = "the replica that wrote this answer has ended: ask again, others serve on"
+    ENDED = "the replica that wrote this answer has ended: ask again, others serve on"
 
     def __init__(
         self,

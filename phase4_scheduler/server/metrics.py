@@ -48,9 +48,9 @@ COUNTERS = {
     "estimated_write_bytes_per_gpu": "Bytes that they wrote there, estimated.",
 }
 SPEC_DECODE = {  # with speculative decoding only
-    "num_drafts": "How often a request had drafts verified in a step.",
-    "num_draft_tokens": "Drafts that were verified.",
-    "num_accepted_tokens": "Drafts that stood.",
+    "num_drafts": "How often a request had draft tokens verified in a step.",
+    "num_draft_tokens": "Draft tokens that were verified.",
+    "num_accepted_tokens": "Draft tokens that were accepted.",
 }
 SECONDS = {
     "time_to_first_token_seconds": ("From the arrival of a request to its first token.", FIRST_TOKEN),

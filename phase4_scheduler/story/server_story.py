@@ -19,7 +19,7 @@ from phase4_scheduler.server.client import RunningServer, running_server, send_a
 from phase4_scheduler.story.full_cache_story import load_engine
 from phase4_scheduler.story.windows import BEGINNINGS
 
-SEATS = 8
+MAX_NUM_SEQS = 8
 ARTICLE_QUERIES = {
     "vllm:time_to_first_token_seconds": "vllm:time_to_first_token_seconds",
     "vllm:time_per_output_token_seconds": "vllm:inter_token_latency_seconds",
@@ -108,7 +108,7 @@ def two_processes(lab: Lab) -> None:
 def over_the_wire(lab: Lab) -> None:
     a = lab.args
     with running_server(
-        a.model, "--dtype", a.dtype, "--max-num-seqs", str(SEATS), "--device", "cpu"
+        a.model, "--dtype", a.dtype, "--max-num-seqs", str(MAX_NUM_SEQS), "--device", "cpu"
     ) as server:
         same_words(lab, server)
         hit_rate(lab, server)
@@ -124,7 +124,9 @@ def same_words(lab: Lab, server: RunningServer) -> None:
     asked = dict(max_tokens=tokens, temperature=0)
     bodies = [{"prompt": prompt, **asked} for prompt in BEGINNINGS.values()]
     answers = asyncio.run(send_all(server.address, bodies))
-    own = load_engine(lab, max_num_seqs=SEATS).generate(list(BEGINNINGS.values()), SamplingParams(**asked))
+    own = load_engine(lab, max_num_seqs=MAX_NUM_SEQS).generate(
+        list(BEGINNINGS.values()), SamplingParams(**asked)
+    )
     lab.predict(
         claim="same-over-http",
         question=f"answers of {len(bodies)} that are word for word the engine's own",
@@ -171,10 +173,10 @@ def hit_rate(lab: Lab, server: RunningServer) -> None:
 
 
 def where_the_wait_is(lab: Lab, server: RunningServer) -> None:
-    loads = (1, SEATS, 4 * SEATS)
+    loads = (1, MAX_NUM_SEQS, 4 * MAX_NUM_SEQS)
     tokens = 16 if lab.quick else 48
     lab.title("Where the wait for the first word comes from")
-    lab.say(f"""The server runs {SEATS} sequences at a time (`--max-num-seqs`). 1, {SEATS} and {4 * SEATS} clients ask at once, as often as
+    lab.say(f"""The server runs {MAX_NUM_SEQS} sequences at a time (`--max-num-seqs`). 1, {MAX_NUM_SEQS} and {4 * MAX_NUM_SEQS} clients ask at once, as often as
         it takes to see a mean. A histogram of Prometheus holds a sum and a count, so the mean of what happened between
         two scrapes is the difference of the sums over the difference of the counts.""")
     rows, seconds = [], {}
@@ -200,10 +202,10 @@ def where_the_wait_is(lab: Lab, server: RunningServer) -> None:
         note="The rest: tokenising, the way to the engine and back.",
     )
     # Four waves of clients wait for 0, 1, 2 and 3 rounds of answers; and then as long as 8 clients do.
-    waiting, served = 1.5e3 * seconds[SEATS], rows[1][4]
+    waiting, served = 1.5e3 * seconds[MAX_NUM_SEQS], rows[1][4]
     lab.predict(
         claim="ttft-parts",
-        question=f"share of TTFT that is waiting in the queue, {4 * SEATS} clients, {SEATS} sequences at a time",
+        question=f"share of TTFT that is waiting in the queue, {4 * MAX_NUM_SEQS} clients, {MAX_NUM_SEQS} sequences at a time",
         predicted=waiting / (waiting + served),
         measured=rows[-1][1] / rows[-1][4],
         tolerance=0.15,

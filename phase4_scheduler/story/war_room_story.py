@@ -34,21 +34,13 @@ unknown here                deriv and the rest of PromQL"""
 
 
 def list_drills(lab: Lab) -> None:
-    points: dict[str, list[int]] = {}
-    for p in lab.keep_earlier():
-        if p.points is not None:
-            points.setdefault(p.claim, []).append(p.points)
     lab.table(
         "The drills",
-        ["drill", "question", "causes to choose from", "faults", "played", "points"],
-        [
-            [drill.number, drill.question, len(drill.causes), len(drill.faults),
-             len(points.get(claim_of(drill), [])), sum(points.get(claim_of(drill), []))]
-            for drill in DRILLS.values()
-        ],
+        ["drill", "question", "causes to choose from", "faults"],
+        [[drill.number, drill.question, len(drill.causes), len(drill.faults)] for drill in DRILLS.values()],
         note="You are on call with --drill N --seed S --predict. Each seed selects one of the drill's faults, which is put into the "
         "server. A right answer counts 3 points. The other causes are only plausible.",
-    )  # fmt: skip
+    )
 
 
 def claim_of(drill: Drill) -> str:
@@ -66,7 +58,6 @@ def play_drill(lab: Lab, number: int | None) -> None:
     # What is deployed needs a second server, which takes its time to start.
     quick = {name: fault for name, fault in drill.faults.items() if not fault.options}
     fault = draw_fault(drill, lab.seed, quick if lab.quick else None)
-    lab.keep_earlier(but=(claim_of(drill), question_of(lab, drill)))
     lab.title(f"Drill {drill.number}: {drill.question}")
     lab.say(f"The pager: {drill.pager}")
     with Stage(drill, fault, lab.seed, window) as stage:

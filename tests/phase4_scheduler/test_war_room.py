@@ -74,17 +74,9 @@ def test_the_answer_does_not_stand_above_the_question(recorded, typed, run_scrip
     assert "0 of 3 points" in after
 
 
-def test_the_score_of_all_drills_is_kept(recorded, typed, run_script):
-    for number, fault, answer in ((4, "client", "client"), (5, "off", "short"), (4, "pool", "pool")):
-        typed(f"\n{answer}\n")
-        run_script(war_room, "--drill", number, "--seed", seed_of(number, fault), "--predict")
-    watched = run_script(war_room, "--drill", 4, "--seed", seed_of(4, "max_num_seqs"))["out"]
-    assert "you scored" not in watched
+def test_the_list_names_every_drill(run_script):
     out = run_script(war_room, "--list")["out"]
-    assert "you scored 6 of 9 points" in out
-    cells = [line.split() for line in out.splitlines()]
-    rows = {row[0]: row[-2:] for row in cells if row and row[0].isdigit()}
-    assert rows["4"] == ["2", "6"] and rows["5"] == ["1", "0"] and rows["1"] == ["0", "0"]
+    assert all(drill.question[:20] in out for drill in DRILLS.values())
 
 
 def test_a_figure_that_does_not_come_back_is_said_to(recorded, monkeypatch, run_script):

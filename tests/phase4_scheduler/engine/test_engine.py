@@ -42,7 +42,7 @@ SETTINGS = {
         policy="priority", block_size=4, num_blocks=15, max_num_batched_tokens=29, preemption="swap", num_swap_blocks=30
     ),
     "priority, no prefix cache": dict(policy="priority", block_size=1, num_blocks=60, enable_prefix_caching=False),
-    "3 seats": dict(max_num_seqs=3, block_size=4, num_blocks=15),
+    "3 sequences": dict(max_num_seqs=3, block_size=4, num_blocks=15),
 }  # fmt: skip
 PREEMPT = {name for name in SETTINGS if "tight" in name or "priority" in name} | {
     "block of 7",

@@ -6,7 +6,7 @@ import pytest
 
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging.block_table import hash_block
-from phase4_scheduler.features.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, block_names
+from phase4_scheduler.features.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from phase4_scheduler.simulator.routers import CacheAware
 from phase4_scheduler.simulator.traffic import TrafficRequest
 
@@ -16,11 +16,6 @@ SETTINGS = {
     "swap": {"num_blocks": 30, "num_swap_blocks": 60, "preemption": "swap"},
     "drafts": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}},
 }
-
-
-def asked(ids):
-    """A prompt, as a router sees it."""
-    return TrafficRequest(0.0, len(ids), 2, hash_ids=tuple(block_names(ids, 4)))
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -48,25 +43,6 @@ def test_replayed_events_are_the_prefix_cache(name, tiny, make_prompts):
     assert removed > 20
     assert manager.reset_prefix_cache()
     assert manager.take_kv_events() == [AllBlocksCleared()]
-
-
-def test_a_router_knows_what_two_engines_will_find(tiny):
-    """Talks that come back, in small caches: what the router counts as cached is what the engine reports."""
-    engines = [tiny.engine(num_blocks=24, block_size=4, enable_kv_cache_events=True) for _ in range(2)]
-    router, rng, talks, found = CacheAware(), random.Random(1), [[i] * 9 for i in range(1, 7)], 0
-    for _ in range(60):
-        talk = rng.choice(talks)
-        talk += [rng.randrange(390) for _ in range(4)]
-        if len(talk) > 60:
-            del talk[9:]
-        chosen = router.choose(asked(talk), [0, 0])
-        known = router.known_blocks(asked(talk[:-1]), chosen)  # the last token is always computed
-        output = engines[chosen].generate([list(talk)], SamplingParams(max_tokens=2, temperature=0))[0]
-        assert output.metrics.num_cached_tokens == 4 * known
-        found += known
-        for i, engine in enumerate(engines):
-            router.observe(i, engine.core.block_manager.take_kv_events())
-    assert found > 100
 
 
 def test_cache_aware_rule_by_rule():

@@ -125,25 +125,6 @@ def test_figures_move_while_answers_run_and_stop_frees_the_engine(server, open_p
     assert page.locator(".state").all_text_contents() == ["stopped by you: the server frees its blocks"] * 2
 
 
-def test_more_answers_than_a_browser_can_follow(server, open_page):
-    page = open_page(server.address)
-    send(page, "Once upon a time", max_tokens=1000, times=6)
-    until(page, "#mistake", re.compile("^5 answers are running"))
-    assert page.locator("article").count() == 5
-    click(page, ".stop")
-    until(page, "article:first-child .state", re.compile("^stopped"))
-    send(page, "One more", max_tokens=3)
-    until(page, "article:first-child .count", "3")
-    assert page.locator("#mistake").text_content() == ""
-
-
-def test_a_prompt_that_is_too_long_is_one_line(server, open_page):
-    page = open_page(server.address)
-    send(page, "word " * 2000)
-    until(page, ".state", re.compile(r"^the prompt has [\d,]+ tokens, the context holds 1,024: shorten it$"))
-    assert page.locator(".state").get_attribute("role") == "alert"
-
-
 def test_hostile_text_stays_text(server, open_page):
     """In a prompt, in the model's name, and in what a model writes."""
     page = open_page(server.address)

@@ -22,7 +22,7 @@ from phase4_scheduler.simulator.fleet import (
     serve_fleet,
     serve_replicas,
 )
-from phase4_scheduler.simulator.routers import LeastLoaded, LeastPerSpeed, PrefixAware, RoundRobin
+from phase4_scheduler.simulator.routers import LeastPerSpeed, PrefixAware, RoundRobin
 from phase4_scheduler.simulator.traffic import TrafficRequest, arrival_times, draw_traffic
 from phase4_scheduler.simulator.virtual_time import ClockedEngine, simulate
 
@@ -148,13 +148,6 @@ def test_tokens_per_second_by_hand():
     traffic = [TrafficRequest(10.0 * i, 8, 1) for i in range(10)] + [TrafficRequest(400.0, 8, 1)]
     assert serve_autoscaled(traffic, TEN_SECONDS, scaler)[1] == [(0.0, 420.0), (20.0, 160.0)]
     assert serve_autoscaled(traffic, TEN_SECONDS, BY_QUEUE)[1] == [(0.0, 420.0)]
-
-
-def test_a_fleet_that_may_not_grow_is_a_fixed_one():
-    traffic = draw_traffic("chat", 60, 3.0)
-    config = ReplicaConfig(COST, SchedulerConfig(max_num_seqs=4), 400)
-    run, paid = serve_autoscaled(traffic, config, Autoscaler(fewest=2, most=2))
-    assert run.records == serve_fleet(traffic, config, 2, LeastLoaded()).records and len(paid) == 2
 
 
 def test_a_day_has_a_quiet_and_a_busy_half():

@@ -23,11 +23,3 @@ def test_a_fault_is_named_and_its_remedy_helps(number, cause):
     assert drill.cause(cause).contradiction(run.back_to_normal)  # what spoke for it is gone
     assert errors == []
     assert stage.usual.process.poll() is not None
-
-
-def test_a_healthy_drill_raises_no_alarm():
-    drill = DRILLS[5]
-    with Stage(drill, "nothing", seed=0, window=4) as stage:
-        stage.be_healthy()
-        stage.break_down()
-    assert investigate(drill.alarms, drill.causes, stage.run.moments).verdict == "nothing"
