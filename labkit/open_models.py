@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from labkit.machine import memory_bytes
 
@@ -46,8 +47,7 @@ OPEN_MODELS = (
 )
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(NamedTuple):
     """The result of `fits`: True or False, and the reason."""
 
     ok: bool

@@ -11,7 +11,7 @@ def open_piece(browser, tmp_path):
 
     def open_page(piece):
         file = tmp_path / f"{piece.module}.html"
-        file.write_text(piece.page("A piece"), encoding="utf-8")
+        file.write_text(f'<!doctype html><meta charset="utf-8">{piece.fragment()}', encoding="utf-8")
         page = context.new_page()
         page.set_default_timeout(10_000)
         page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -41,14 +41,6 @@ _START = """
 })();
 """
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>%(title)s</title>
-<style>body { font: 15px/1.5 system-ui, sans-serif; margin: 24px auto; max-width: 960px; padding: 0 16px }</style>
-</head><body><h1>%(title)s</h1>
-%(fragment)s
-</body></html>
-"""
-
 
 class Piece:
     """Something to click, fed by Python objects.
@@ -81,10 +73,6 @@ class Piece:
             "mark": mark,
         }
         return f'<div data-piece="{mark}"><pre>{html.escape(self.fallback)}</pre></div>\n<script>{script}</script>'
-
-    def page(self, title: str) -> str:
-        """A whole page that needs neither kernel nor network."""
-        return _PAGE % {"title": html.escape(title), "fragment": self.fragment()}
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         return {"text/plain": self.fallback, "text/html": BLANK + self.fragment()}
