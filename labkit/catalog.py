@@ -70,8 +70,6 @@ SCRIPTS: dict[str, dict[str, Level]] = {
 
 CORE_EXERCISES = frozenset({"1.1", "2.1", "2.2", "2.5", "3.1", "3.2", "3.3", "4.1", "4.2"})
 """By number: the parts of `my_engine` that every greedy token passes, and 4.1, which 4.2 extends.
-
-The other exercises of phase 5 have the level GPU, all others deep.
 """
 
 

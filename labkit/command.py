@@ -221,9 +221,9 @@ def build_parser() -> argparse.ArgumentParser:
         ("grade", "folder", "with the submissions", "for teachers: run all answers again, and print a table"),
     ):
         many = "+" if name == "submit" else 1  # a name may have several words, quoted or not
-        commands.add_parser(name, help=does).add_argument(
-            "words", nargs=many, metavar=word.upper(), help=means
-        )
+        command = commands.add_parser(name, help=does)
+        command.add_argument("words", nargs=many, metavar=word.upper(), help=means)
+    command.add_argument("--only", nargs="+", default=[], metavar="EXERCISE", help="such as 1.1 2.1")
     return parser
 
 
@@ -266,7 +266,7 @@ def _obey(argv: Sequence[str]) -> int:
             return exercises("next", args.level)
         case "progress":
             return exercises("progress")
-    return exercises(args.command, " ".join(args.words))
+    return exercises(args.command, " ".join(args.words), *getattr(args, "only", []))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`lab submit NAME` and `lab grade FOLDER`."""
+"""`lab submit NAME` and `lab grade FOLDER [--only EXERCISE ...]`."""
 
 import os
 import signal
@@ -18,11 +18,14 @@ from exercises.classroom.submission import (
     TABLE,
     Submission,
     Unread,
-    is_solution_notebook,
+    is_copied,
     submissions_in,
     submit,
 )
+from exercises.judging import progress
+from exercises.judging.sources import all_names, the_one
 from labkit.errors import LabError
+from labkit.foreign import visible
 from labkit.paths import ROOT, check_writable, short, write_whole
 from labkit.terminal import Page, escape, run
 
@@ -34,24 +37,31 @@ UNPROTECTED = (
 
 def hand_in(console: Console, learner: str) -> int:
     """Write one file with all answers."""
-    submission, path = submit(learner, ROOT / "notebooks" / "exercises")
+    folder = ROOT / "notebooks" / "exercises"
+    for path in sorted(folder.glob("*.ipynb")):
+        if path.stem not in all_names() and ".bak-" not in path.name:  # `lab reset` writes these
+            says = f"{visible(path.name, 100)} is left out: no exercise has this name"
+            console.print(f"[yellow]{escape(says)}[/]", soft_wrap=True)
+    submission, path = submit(learner, folder)
     answers = submission.answers.values()
     many = "1 answer" if len(answers) == 1 else f"{len(answers)} answers"
     console.print(f"{many}, {sum(bool(a.solved) for a in answers)} noted as solved")
     for name, answer in submission.answers.items():
-        if is_solution_notebook(name, answer.cells):
-            console.print(
-                f"[yellow]{name} is the solution notebook, copied: `lab grade` tells your teacher[/]"
-            )
+        if is_copied(name, answer.cells):
+            console.print(f"[yellow]{name} is the solution, copied: `lab grade` tells your teacher[/]")
+    for name, entry in progress.load().items():
+        if entry["solved"] and name not in submission.answers:
+            console.print(f"[yellow]{escape(name)} is noted as solved, and no answer to it is in the file[/]")
     console.print(f"hand in this file: {escape(short(path))}", soft_wrap=True)
     console.print("[dim]It is signed by nothing: your teacher runs the answers again.[/]")
     return 0
 
 
-def grade_folder(console: Console, folder: str) -> int:
-    """Run all answers again, show what came out, and write it beside them as grades.csv."""
+def grade_folder(console: Console, folder: str, *words: str) -> int:
+    """Run all answers again, or those to some exercises; show what came out, and write it beside them as grades.csv."""
     if not hasattr(os, "fork"):
         raise LabError("lab grade needs Linux, macOS, WSL or the container: see docs/TEACHING.md")
+    only = {the_one(word, all_names(), "exercise", "; `lab progress` lists them") for word in words}
     handed_in = submissions_in(Path(folder))
     submissions = [found for found in handed_in if isinstance(found, Submission)]
     unread = [found for found in handed_in if isinstance(found, Unread)]
@@ -59,6 +69,8 @@ def grade_folder(console: Console, folder: str) -> int:
         console.print(f"[yellow]{escape(f'{found.name}: {found.why}')}[/]", soft_wrap=True)
     if not submissions:
         raise LabError(f"nothing was handed in: no file of `lab submit` in {folder}")
+    for submission in submissions if only else ():
+        submission.answers = {name: a for name, a in submission.answers.items() if name in only}
     table = Path(folder) / TABLE
     check_writable(table)
     *_, answers = whole = list(accumulate(len(s.answers) for s in submissions))
@@ -73,7 +85,7 @@ def grade_folder(console: Console, folder: str) -> int:
                     write_whole(table, report.as_csv(so_far, unread))
 
         graded = grade(submissions, rooms, told)
-    report.show(console, submissions, graded)
+    report.show(console, submissions, graded, only)
     write_whole(table, report.as_csv(graded, unread))
     console.print(f"\na line an answer: {escape(short(table))}", soft_wrap=True)
     return 0
@@ -101,12 +113,12 @@ def _rooms(console: Console, number: int) -> list[Room]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """submit NAME | grade FOLDER; `lab` has the options."""
-    command, word = sys.argv[1:] if argv is None else argv
+    """submit NAME | grade FOLDER [EXERCISE ...]; `lab` has the options."""
+    command, *words = sys.argv[1:] if argv is None else argv
     does = {"submit": hand_in, "grade": grade_folder}[command]
     if argv is None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which closes the rooms
-    return run(lambda: does(Page(highlight=False), word))
+    return run(lambda: does(Page(highlight=False), *words))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from exercises.classroom.room import Room
-from exercises.classroom.submission import Answer, Submission, is_solution_notebook
+from exercises.classroom.submission import Answer, Submission, is_copied
+from exercises.judging.sources import source_of
 from exercises.judging.verdict import Verdict
+from exercises.publishing.build_notebooks import build_student, fingerprint
 from labkit.foreign import visible
 
 
@@ -73,6 +75,8 @@ def _graded(submission: Submission, name: str, result: dict[str, Any] | None) ->
         graded.look_at.append("claims to be correct, and its results are not")
     if answer.solved and not graded.solved:
         graded.look_at.append(f"noted as solved, but graded again: {verdict.diagnosis}")
-    if is_solution_notebook(name, answer.cells):
-        graded.look_at.append("is the solution notebook, copied")
+    if answer.edition and not graded.solved and answer.edition != fingerprint(build_student(source_of(name))):
+        graded.look_at.append("another edition of this exercise")
+    if is_copied(name, answer.cells):
+        graded.look_at.append("is the solution, copied")
     return graded

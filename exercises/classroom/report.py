@@ -12,7 +12,8 @@ from rich.table import Table
 from exercises.classroom.grade import Graded
 from exercises.classroom.submission import Submission, Unread
 from exercises.judging.sandbox import UNHARMED
-from exercises.judging.sources import all_names
+from exercises.judging.sources import all_sources, name_of
+from exercises.publishing.commands import level_of
 from labkit.terminal import escape
 
 COLUMNS = (
@@ -25,20 +26,27 @@ def short_name(exercise: str) -> str:
     return exercise.partition("_")[0]
 
 
-def show(console: Console, submissions: list[Submission], graded: list[Graded]) -> None:
-    """A line a learner; then what to look at; then the mistakes that were met most."""
+def show(console: Console, submissions: list[Submission], graded: list[Graded], only: set[str]) -> None:
+    """A line a learner; then what to look at; then the mistakes that were met most.
+
+    Args:
+        only: the exercises that are compared; the core if there are none.
+    """
+    asked = only or [name_of(source) for source in all_sources() if level_of(source) == "core"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("learner", overflow="ellipsis", no_wrap=True, max_width=24)
-    for column in ("solved", "tries", "hints", "look at"):
+    for column in ("chosen" if only else "core", "solved", "tries", "hints", "look at"):
         table.add_column(column, justify="right", no_wrap=True)
     for submission in submissions:
         own = [one for one in graded if one.learner == submission.learner]
-        solved = f"{sum(one.solved for one in own)} of {len(own)}"
+        core = f"{sum(one.solved and one.exercise in asked for one in own)} of {len(asked)}"
+        tried = [one.solved for one in own if one.verdict.state != "not attempted"]
+        solved = core, f"{sum(tried)} of {len(tried)}"
         notes = str(sum(one.answer.tries for one in own)), str(sum(one.answer.hints for one in own))
         looks = sum(bool(one.look_at) for one in own)
-        table.add_row(escape(submission.learner), solved, *notes, f"[yellow]{looks or ''}[/]")
+        table.add_row(escape(submission.learner), *solved, *notes, f"[yellow]{looks or ''}[/]")
     console.print(table)
-    console.print(f"[dim]of the answers that were handed in; the course has {len(all_names())} exercises[/]")
+    console.print("[dim]solved: of the answers that were handed in, without those not attempted[/]")
     if any(one.look_at for one in graded):
         console.print("\n[bold]Look at these[/] (a reason to ask, not a proof)")
     for one in graded:
@@ -64,7 +72,8 @@ def as_csv(graded: list[Graded], unread: list[Unread]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows([_as_text(value) for value in row] for row in rows)
-    return text.getvalue().encode("utf-8", "backslashreplace").decode()
+    # Excel takes a file without the mark at its beginning for one in an old encoding.
+    return "\ufeff" + text.getvalue().encode("utf-8", "backslashreplace").decode()
 
 
 def _as_text(value: str | int) -> str | int:

@@ -4,6 +4,7 @@ It is signed by nothing. A learner who can edit a notebook can edit this file, s
 runs the answers again.
 """
 
+import ast
 import os
 import re
 import stat
@@ -14,8 +15,8 @@ import nbformat
 from pydantic import BaseModel, Field, ValidationError
 
 from exercises.judging import progress
-from exercises.judging.sources import all_names, source_of
-from exercises.publishing.build_notebooks import build_solution, build_student, read_notebook
+from exercises.judging.sources import all_names, cut, source_of, whole_source
+from exercises.publishing.build_notebooks import build_student, read_notebook
 from labkit.errors import LabError
 from labkit.foreign import visible
 from labkit.paths import outputs, write_whole
@@ -23,6 +24,9 @@ from labkit.paths import outputs, write_whole
 ENDING = ".submission.json"
 LARGEST = 2_000_000  # bytes of a file that is read: ten times what all exercises take
 TABLE = "grades.csv"  # what `lab grade` writes beside what was handed in
+AGAIN = re.compile(
+    r" ?\(\d+\)(?=(\.submission)?(\.json)?$)"
+)  # a browser's second download: "ada.submission (1).json"
 
 
 class Answer(BaseModel):
@@ -34,6 +38,7 @@ class Answer(BaseModel):
     hints: int = Field(0, ge=0, lt=100)
     first_try: str = Field("", max_length=40)
     solved_at: str = Field("", max_length=40)
+    edition: str = Field("", max_length=40)
 
 
 class Submission(BaseModel):
@@ -55,9 +60,23 @@ def cells_of_answer(nb: nbformat.NotebookNode) -> list[str]:
     return [cell.source for cell in code if not {"engine", "gpu"} & set(cell.metadata.get("tags", ()))]
 
 
-def is_solution_notebook(name: str, cells: list[str]) -> bool:
-    """Whether these are the cells of the course's own solution notebook."""
-    return cells == cells_of_answer(build_solution(source_of(name)))
+def is_copied(name: str, cells: list[str]) -> bool:
+    """Whether the course's solution stands in an answer, whatever is around it. Of a short solution this says nothing."""
+    both = cut(whole_source(name))
+    own = _definitions(both.solution) - _definitions(both.student)
+    return sum(len(each.splitlines()) for each in own) >= 8 and own <= set().union(*map(_definitions, cells))
+
+
+def _definitions(code: str) -> set[str]:
+    """The statements of a cell without comments, docstrings and layout; none of a cell that is not Python."""
+    try:
+        tree = ast.parse(code)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+        return {ast.unparse(node) for node in tree.body}
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
 
 
 def submit(learner: str, folder: Path) -> tuple[Submission, Path]:
@@ -72,9 +91,11 @@ def submit(learner: str, folder: Path) -> tuple[Submission, Path]:
     notes, answers = progress.load(), {}
     for name in all_names():
         if (path := folder / f"{name}.ipynb").is_file():
-            cells = cells_of_answer(read_notebook(path))
+            cells = cells_of_answer(nb := read_notebook(path))
             if cells != cells_of_answer(build_student(source_of(name))):
-                answers[name] = Answer(**progress.FRESH | notes.get(name, {}) | {"cells": cells})
+                edition = str(nb.metadata.get("inference_lab", {}).get("cells", ""))[:40]
+                own = {"cells": cells, "edition": edition}
+                answers[name] = Answer(**progress.FRESH | notes.get(name, {}) | own)
     if not answers:
         raise LabError("there is no answer yet: write one in a notebook of notebooks/exercises")
     submission = Submission(learner=learner, answers=answers)
@@ -94,39 +115,45 @@ def submissions_in(folder: Path) -> list[Submission | Unread]:
     by_learner: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
         if not path.name.startswith(".") and path.name != TABLE:
-            by_learner.setdefault(path.name.removesuffix(ENDING), []).append(path)
-    return [_read(paths) for paths in by_learner.values()]
+            by_learner.setdefault(_name_of(path).removesuffix(ENDING), []).append(path)
+    return [found for paths in by_learner.values() for found in _read(paths)]
 
 
-def _read(paths: list[Path]) -> Submission | Unread:
-    """One learner's submission.
+def _name_of(path: Path) -> str:
+    return AGAIN.sub("", path.name)
+
+
+def _read(paths: list[Path]) -> list[Submission | Unread]:
+    """One learner's submission, and what of it this edition of the course does not know.
 
     Args:
         paths: a file, a folder, or both.
     """
-    name = visible(os.fsencode(paths[0].name).decode("utf-8", "backslashreplace"), 100)
+    name = visible(os.fsencode(_name_of(paths[0])).decode("utf-8", "backslashreplace"), 100)
     try:
         files: list[Path] = []
         for path in paths:
-            files += path.rglob(f"*{ENDING}") if path.is_dir() and not path.is_symlink() else [path]
-        files = [file for file in files if file.name.endswith(ENDING)] or files
+            files += path.rglob("*.submission*.json") if path.is_dir() and not path.is_symlink() else [path]
+        files = [file for file in files if _name_of(file).endswith(ENDING)] or files
         path = max(files, key=lambda file: file.lstat().st_mtime, default=paths[0])
-        if not path.name.endswith(ENDING):
+        if not _name_of(path).endswith(ENDING):
             raise LabError("not a file of `lab submit`, nor a folder with one")
         submission = Submission.model_validate_json(_bytes_of(path))
         answers = submission.answers
         submission.answers = {exercise: answers[exercise] for exercise in all_names() if exercise in answers}
         if not submission.answers:
-            raise LabError("holds no answer to an exercise")
+            raise LabError("holds no answer to an exercise of this edition")
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         says = f"not a file of `lab submit` ({where}{': ' * bool(where)}{first['msg'][:60]})"
-        return Unread(name, visible(says, 300))
+        return [Unread(name, visible(says, 300))]
     except (LabError, OSError) as error:
-        return Unread(name, visible(error, 300))
+        return [Unread(name, visible(error, 300))]
     submission.learner = name.removesuffix(ENDING)
-    return submission
+    unknown = ", ".join(answers.keys() - submission.answers)
+    says = visible(f"another edition of the course: this one has no {unknown}", 300)
+    return [submission, *[Unread(submission.learner, says)] * bool(unknown)]
 
 
 def _bytes_of(path: Path) -> bytes:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from exercises.judging import progress
 from exercises.judging.sources import all_names, all_sources, name_of, source_of, the_one, title_of
-from labkit.catalog import CORE_EXERCISES, LEVELS, SCRIPTS, Level, first_line
+from labkit.catalog import CORE_EXERCISES, LEVELS, SCRIPTS, Level, chapters_of, first_line
 from labkit.errors import LabError
 from labkit.paths import ROOT, short, write_whole
 from labkit.reports import all_predictions, was_run_in_full
@@ -27,9 +27,7 @@ NOTEBOOKS = ROOT / "notebooks"
 def show_progress(console: Console) -> int:
     """Print the state of the exercises, the score of the guesses, and the next exercise."""
     notes = progress.load()
-    table = Table(
-        title="Exercises", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
+    table = Table(title="Exercises", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=0)
     for column in ("name", "exercise", "level", "state"):
         table.add_column(column, no_wrap=True)
     table.add_column("hints", justify="right", no_wrap=True)
@@ -70,8 +68,15 @@ def show_progress(console: Console) -> int:
 
 
 def level_of(source: Path) -> Level:
-    if title_of(source).split()[0] in CORE_EXERCISES:
+    """Core or not by `CORE_EXERCISES`; else the level of the first chapter beyond the core that names the exercise."""
+    number = title_of(source).split()[0]
+    if number in CORE_EXERCISES:
         return "core"
+    for chapter in chapters_of(next(p for p in SCRIPTS if p.startswith(source.parent.name))):
+        heading = chapter.read_text(encoding="utf-8").split("\n\n")[1]
+        level = next(level for level in LEVELS if heading.startswith(f"*Level: {level}"))
+        if level != "core" and number in re.findall(r"[\d.]+[a-c]?", heading.partition("exercise")[2]):
+            return level
     return "GPU" if source.parent.name == "phase5" else "deep"
 
 

@@ -1,10 +1,11 @@
 """`make student`: writes the course without the solutions to a new folder, for a class.
 
-It leaves out the solved notebooks, the solutions in the sources of the exercises (so the fourth hint says to ask), and the tests with
-right and wrong answers. A determined learner can still find the course's own parts, and the solutions (one
+It leaves out the solved notebooks, the solutions in the sources of the exercises (so the fourth hint says to ask), the tests with
+right and wrong answers and of the texts, and the page for teachers. A determined learner can still find the course's own parts, and the solutions (one
 compressed file) that graders compare with and `my_engine` runs.
 """
 
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,12 @@ from labkit.errors import LabError
 from labkit.paths import ROOT
 from labkit.terminal import run
 
-LEFT_OUT = "tests/exercises/"
+LEFT_OUT = ("tests/exercises/", "tests/docs/", "docs/TEACHING.md")
+README = {  # what its README says otherwise
+    r"Solved notebooks are in `notebooks/solutions/`\.": "For a solution, ask your teacher.",
+    r"\[Teaching with this course\]\([^)]*\) is for classes\. ": "",
+    r"\[([^]]*)\]\(docs/TEACHING\.md[^)]*\)": r"\1",
+}
 
 
 def write_edition(folder: Path) -> int:
@@ -42,6 +48,10 @@ def write_edition(folder: Path) -> int:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target)
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    for pattern, instead in README.items():
+        text = re.sub(pattern, instead, text)
+    (folder / "README.md").write_text(text, encoding="utf-8")
     take_solutions_out(folder)
     return len(kept)
 

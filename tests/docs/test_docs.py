@@ -164,17 +164,38 @@ def test_figures_in_drawings_are_those_of_the_shapes():
 
 
 def test_the_syllabus_has_every_exercise_once():
-    """By the numbers in the titles; "lab 2" is the debugging lab of phase 2; "others of phase 2": those not named."""
+    """By the numbers in the titles, each with minutes, which add up to the hours of its phase."""
     text = (ROOT / "docs" / "TEACHING.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[4:6] for line in text.splitlines() if re.match(r"\| \d \| \d+ \|", line)]
-    lessons = re.sub(r"\(.*?\)", "", " ".join(" ".join(row) for row in rows))
-    assert re.findall(r"others of phase (\d)", lessons) == list("12345")
-    named = re.findall(r"\b(?:lab )?\d(?:\.\d+[a-c]?|b)?\b", re.sub(r"others of phase \d", "", lessons))
+    rows = [line.split("|")[5:7] for line in text.splitlines() if re.match(r"\| \d \| \d+ \|", line)]
+    minutes = dict(re.findall(r"((?:lab )?[\d.]+[a-c]?) \((\d+)", " ".join(" ".join(row) for row in rows)))
     core = " ".join(core for core, _ in rows)
     assert set(re.findall(r"\b\d\.\d+", core)) == CORE_EXERCISES
     titles = [title_of(source).partition(":")[0] for source in all_sources()]
     wanted = [t.replace("Debugging ", "") if "lab" in t else t.split()[0] for t in titles]
-    assert len(set(named)) == len(named) and set(named) <= set(wanted)
+    assert sorted(minutes) == sorted(wanted)
+    for phase in SCRIPTS:
+        hours = re.search(r"exercises: ([\d.]+) hours", (ROOT / phase / "README.md").read_text("utf-8"))[1]
+        own = [int(m) for name, m in minutes.items() if name.removeprefix("lab ")[0] == phase[5]]
+        assert sum(own) == 60 * float(hours), phase
+
+
+def test_the_minutes_at_home_are_those_of_the_chapters_and_exercises():
+    text = (ROOT / "docs" / "TEACHING.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| \d \|.* phase (\d): (README)?,? ?([\d, ]+): (\d+) \+ (\d+) \|$", text, re.MULTILINE
+    )
+    cores = re.findall(r"^\| \d \| \d+ \| \d+ \|[^|]*\|([^|]*)", text, re.MULTILINE)
+    assert len(rows) == len(cores) == 12
+    for (phase, readme, numbers, read, finish), core in zip(rows, cores):
+        folder = ROOT / [*SCRIPTS][int(phase) - 1]
+        texts = [chapters_of(folder.name)[int(n) - 1].read_text("utf-8") for n in numbers.split(", ")]
+        words = sum(map(words_of, [*texts, (folder / "README.md").read_text("utf-8") if readme else ""]))
+        all_ = "".join(texts)
+        rest = (
+            all_.count("**Guess now:**") / 2 + 4 * all_.count("<summary>Sol") + 2 * all_.count("<!-- piece:")
+        )
+        assert int(read) == 5 * math.ceil((words / 200 + rest) / 5), (phase, numbers)
+        assert int(finish) == max(0, sum(map(int, re.findall(r"\((\d+)\)", core))) - 40), core
 
 
 def test_the_hours_of_the_core_are_those_of_all_its_parts():
@@ -199,7 +220,7 @@ def test_the_hours_of_the_core_are_those_of_all_its_parts():
     for part, (mark, length) in each.items():
         count = sum(chapter.count(mark) for chapter in core)
         assert (counts[part], minutes[part]) == (str(count), math.ceil(length * count)), part
-    lessons = re.findall(r"^\| \d \| \d+ \|.*?\|(.*?)\|", text, re.MULTILINE)
+    lessons = re.findall(r"^\| \d \| \d+ \| \d+ \|.*?\|(.*?)\|", text, re.MULTILINE)
     own = [int(told) for told in re.findall(r"\((\d+)\)", "".join(lessons))]
     assert f"| {len(own)} |" in text and minutes["core"] == sum(own) + 5
     *parts, together = minutes.values()

@@ -12,7 +12,9 @@ from exercises import grading
 from exercises.capstone import decisions, scoreboard, your_engine
 from exercises.capstone.parts import COMPLETE, PARTS, folder, make_folder, parts, put
 from exercises.capstone.recorder import Recorder
+from exercises.classroom.submission import cells_of_answer, is_copied
 from exercises.grading import NotYet, Verdict, check
+from exercises.judging import sources
 from exercises.judging.plain_runs import run_cells
 from exercises.judging.sources import all_sources, source_of
 from exercises.publishing.build_notebooks import build_solution
@@ -198,12 +200,20 @@ def test_a_recording_has_what_the_glass_engine_shows():
     assert events[-1]["free_blocks"] == 13 and any(event["evicted"] for event in events)
 
 
-def test_an_edition_for_students_holds_no_solution(tmp_path):
+def test_an_edition_for_students_holds_no_solution_and_knows_copies(tmp_path, monkeypatch):
     assert write_edition(tmp_path / "course") > 500
     assert not [*(tmp_path / "course").glob("notebooks/solutions/*.ipynb")]
     for source in all_sources():
         text = (tmp_path / "course" / source.relative_to(ROOT)).read_text()
         assert "# BEGIN SOLUTION" not in text and "check(" in text
+    readme = (tmp_path / "course" / "README.md").read_text()
+    assert "notebooks/solutions" not in readme and "TEACHING" not in readme
+    assert "ask your teacher" in readme
+    assert not (tmp_path / "course" / "docs" / "TEACHING.md").exists()
+    copied = cells_of_answer(build_solution(source_of("p1e1_pairs")))
+    monkeypatch.setattr(sources, "SOURCES", tmp_path / "course" / "exercises")
+    monkeypatch.setattr(sources, "PACKED", tmp_path / "course" / "exercises" / "solutions.bin")
+    assert is_copied("p1e1_pairs", copied)
     with pytest.raises(LabError, match="exists already"):
         write_edition(tmp_path / "course")
 

@@ -11,7 +11,7 @@ from exercises.judging.registry import find
 from exercises.judging.sources import all_names, all_sources, name_of, source_of, title_of
 from exercises.publishing import commands, notebook_runs
 from exercises.publishing.build_notebooks import build_student, text_of
-from labkit.catalog import all_scripts, first_line
+from labkit.catalog import LEVELS, all_scripts, first_line
 from labkit.command import main as lab
 from labkit.paths import outputs
 from labkit.predictions import Prediction
@@ -139,6 +139,12 @@ def test_next_leads_along_a_path(books, capsys):
             progress.note_check(name_of(source), Verdict("correct"))
     assert "This path is complete" in following()
     assert following("operations").startswith("next: structured_output (operations)")
+    by_level = {level: [] for level in LEVELS}
+    for source in all_sources():
+        by_level[commands.level_of(source)].append(title_of(source).split()[0])
+    assert (
+        by_level["operations"] == ["4.5", "4.6", "4.9", "4.10", "4.11", "5.6"] and "4.4" in by_level["deep"]
+    )
 
 
 # ------------------------------------------------------------------ check

@@ -111,7 +111,7 @@ def grade_class(folder: Path, honest: int, answers: list[str], files: list[str])
         FILES[kind](folder)
     with contextlib.redirect_stdout(io.StringIO()):
         assert commands.main(["grade", str(folder)]) == 0
-    return list(csv.DictReader((folder / "grades.csv").open()))
+    return list(csv.DictReader((folder / "grades.csv").open(encoding="utf-8-sig")))
 
 
 def wrong_in(grades: list[dict[str, str]], honest: int, answers: list[str], files: list[str]) -> list[str]:

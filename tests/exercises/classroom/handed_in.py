@@ -42,6 +42,7 @@ def notebooks(folder, *cells):
     """A folder of notebooks: an answer to the first, the second as it was given out."""
     folder.mkdir(parents=True)
     nb = build_student(source_of("p1e1_pairs"))
+    text_of(nb)  # notes the edition
     next(c for c in nb.cells if c.metadata.get("tags") == ["answer"]).source = "\n".join(cells)
     nbformat.write(nb, folder / "p1e1_pairs.ipynb")
     (folder / "p1e2_encode.ipynb").write_text(text_of(build_student(source_of("p1e2_encode"))))

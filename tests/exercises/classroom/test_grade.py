@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from exercises.classroom import commands, report, room
 from exercises.classroom.grade import Graded, grade
@@ -17,7 +18,7 @@ from exercises.classroom.room import Room
 from exercises.classroom.submission import Answer, Submission, cells_of_answer
 from exercises.judging.sources import all_names, source_of
 from exercises.judging.verdict import Verdict
-from exercises.publishing.build_notebooks import SOLUTION, build_solution
+from exercises.publishing.build_notebooks import SOLUTION, build_solution, build_student, fingerprint
 from labkit.command import main as lab
 from labkit.paths import ROOT
 from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE, hand_in, notebooks, of
@@ -26,6 +27,7 @@ from tests.fuzzing import hand_ins
 NEVER_CHECKED = (
     'hint("p1e1_pairs")\ndef merge(*args):\n    return []\ncheck("p1e1_pairs", count_pairs, merge)'
 )
+THIS = fingerprint(build_student(source_of("p1e1_pairs")))
 OWN_FILE = "from pathlib import Path\nPath('my_example.json').write_text('[1, 2]')"
 
 
@@ -48,17 +50,23 @@ def agrees(monkeypatch):
 
 
 def table(folder):
-    with (folder / "grades.csv").open() as file:
+    with (folder / "grades.csv").open(encoding="utf-8-sig") as file:
         return {row["learner"]: row for row in csv.DictReader(file)}
 
 
 CLASS = {  # by learner: cells, what was noted, the mistake or the state, what to look at
     "ada": ((COUNT, MERGE), {"solved": True, "tries": 2, "hints": 1}, "correct", ""),
-    "ben": ((COUNT_ONCE, MERGE), {"tries": 4}, "pairs-counted-once", ""),
+    "ben": ((COUNT_ONCE, MERGE), {"tries": 4, "edition": THIS}, "pairs-counted-once", ""),
     "cleo": ((OWN_FILE, COUNT, "%timeit 1\n" + NEVER_CHECKED, MERGE.replace("out", "o")), {}, "correct", ""),
     "dora": (("1 / 0", COUNT, MERGE.replace("first", "one")), {"solved": True}, "correct", ""),
     "emil": (("def count_pairs(tokens)\n    return {}",), {}, "raises", ""),
     "fred": ((COUNT, MERGE.replace("list(tokens)", "tokens")), {}, "changes-its-input", ""),
+    "gus": (
+        (COUNT_ONCE, MERGE),
+        {"edition": "old"},
+        "pairs-counted-once",
+        "another edition of this exercise",
+    ),
     "ivy": (
         ("from phase1_tokens_embeddings.tokens.bpe import merge_pair as merge", COUNT),
         {"solved": True},
@@ -83,7 +91,7 @@ def test_a_class(tmp_path, capsys, monkeypatch):
     rows = table(tmp_path)
     assert rows["lea"]["state"] == "not read" and "nor a folder with one" in rows.pop("lea")["what was said"]
     found = {learner: (row["mistake"] or row["state"], row["look at"]) for learner, row in rows.items()}
-    assert found.pop("kim") == ("correct", "is the solution notebook, copied")
+    assert found.pop("kim") == ("correct", "is the solution, copied")
     assert found == {learner: (came_out, look) for learner, (_, _, came_out, look) in CLASS.items()}
     assert list(rows) == sorted(rows) and rows["ben"]["what was said"].endswith(".")
     assert (rows["ada"]["noted as solved"], rows["ada"]["tries"], rows["ada"]["hints"]) == ("yes", "2", "1")
@@ -122,13 +130,15 @@ def test_without_namespaces_the_teacher_is_asked(tmp_path, tmp_path_factory, cap
     rooms = tmp_path_factory.mktemp("rooms")
     monkeypatch.setattr(tempfile, "tempdir", str(rooms))
     monkeypatch.setattr(room, "NAMESPACES", ["false"])
-    hand_in(tmp_path, of("ada", COUNT, MERGE))
+    ada = of("ada", COUNT, MERGE)
+    ada.answers["p1e2_encode"] = Answer(cells=[])
+    hand_in(tmp_path, ada)
     monkeypatch.setattr("builtins.input", lambda: "no")
     assert commands.main(["grade", str(tmp_path)]) == 2
     out, err = capsys.readouterr()
     assert "would run with your rights" in " ".join(out.split()) and err.startswith("error: nothing was run")
     monkeypatch.setattr("builtins.input", lambda: "yes")
-    assert commands.main(["grade", str(tmp_path)]) == 0
+    assert commands.main(["grade", str(tmp_path), "1.1"]) == 0  # and not 1.2, to which there is no answer
     assert table(tmp_path)["ada"]["state"] == "correct"
     assert not list(rooms.iterdir())
 
@@ -169,7 +179,8 @@ def test_all_solutions_pass_and_are_known_as_solutions(rooms):
         [Submission(learner="sol", answers={n: Answer(cells=c) for n, c in cells.items()})], rooms(2)
     )
     assert [one for one in graded if not one.solved] == []
-    assert {one.look_at[0] for one in graded} == {"is the solution notebook, copied"}
+    assert {why for one in graded for why in one.look_at} == {"is the solution, copied"}
+    assert sum(bool(one.look_at) for one in graded) > len(graded) / 2  # the others are short
 
 
 # ------------------------------------------------------------------ commands and tables
@@ -183,7 +194,7 @@ def test_one_answer_is_told_as_one_and_a_solution_as_that(tmp_path, capsys, monk
     assert "1 answer, 0 noted as solved" in out and "solution" not in out
     shutil.copy(SOLUTION / "p1e1_pairs.ipynb", tmp_path / "notebooks" / "exercises")
     assert commands.main(["submit", "Ada"]) == 0
-    assert "p1e1_pairs is the solution notebook, copied" in capsys.readouterr().out
+    assert "p1e1_pairs is the solution, copied" in capsys.readouterr().out
 
 
 def test_lab_passes_it_on(capfd, tmp_path, monkeypatch):
@@ -193,11 +204,23 @@ def test_lab_passes_it_on(capfd, tmp_path, monkeypatch):
     for words, says in (
         (["grade", "class"], nothing),
         (["grade", "x"], "x is not a folder"),
+        (["grade", "class", "--only", "9.9"], "no exercise is called '9.9'"),
         (["submit", "?"], "'?' is no name"),
     ):
         assert lab(words) == 2
         out, err = capfd.readouterr()
         assert out == "" and err.count("\n") == 1 and err.startswith(f"error: {says}"), err
+
+
+def test_the_table_compares_the_core_or_the_chosen_and_counts_what_was_attempted(capsys):
+    states = {"p1e1_pairs": "correct", "p1e2_encode": "correct", "p1e3_streaming": "not attempted"}
+    graded = [Graded("ada", name, Answer(cells=[]), Verdict(state)) for name, state in states.items()]
+    for only, says in (
+        (set(), "1 of 9 2 of 2"),
+        ({"p1e2_encode", "p2e0_tensors"}, "1 of 2 2 of 2"),
+    ):
+        report.show(Console(width=80), [of("ada")], graded, only)
+        assert says in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_table_for_a_spreadsheet_holds_no_formula():

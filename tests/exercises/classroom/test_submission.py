@@ -4,9 +4,19 @@ import os
 
 import pytest
 
-from exercises.classroom.submission import Submission, Unread, submissions_in, submit
+from exercises.classroom import commands
+from exercises.classroom.submission import (
+    Submission,
+    Unread,
+    cells_of_answer,
+    is_copied,
+    submissions_in,
+    submit,
+)
 from exercises.judging import progress
+from exercises.judging.sources import source_of
 from exercises.judging.verdict import Verdict
+from exercises.publishing.build_notebooks import build_solution, build_student, fingerprint
 from labkit.errors import LabError
 from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE, hand_in, notebooks, of
 
@@ -23,6 +33,7 @@ def test_a_submission_holds_answers_and_notes(tmp_path):
     assert read == written and list(read.answers) == ["p1e1_pairs"]  # p1e2 is as it was given out
     one = read.answers["p1e1_pairs"]
     assert (one.solved, one.tries, one.hints) == (True, 2, 2) and one.first_try <= one.solved_at
+    assert one.edition == fingerprint(build_student(source_of("p1e1_pairs")))
     assert COUNT.strip() in one.cells[1] and not any("learn_merges" in cell for cell in one.cells)
 
 
@@ -33,6 +44,28 @@ def test_a_submission_holds_answers_and_notes(tmp_path):
 def test_what_cannot_be_handed_in(tmp_path, name, says):
     with pytest.raises(LabError, match=says):
         submit(name, tmp_path)
+
+
+def test_what_is_not_in_the_file_is_named(tmp_path, monkeypatch, capsys):
+    books = tmp_path / "notebooks" / "exercises"
+    notebooks(books, COUNT, MERGE)
+    for name in ("p1e2_encode-ada", "p1e1_pairs.bak-1"):
+        (books / f"{name}.ipynb").write_text("")
+    progress.note_check("p1e2_encode", Verdict("correct"))
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    assert commands.main(["submit", "Ada"]) == 0
+    out = capsys.readouterr().out
+    assert "p1e2_encode-ada.ipynb is left out" in out and ".bak-" not in out
+    assert "p1e2_encode is noted as solved, and no answer" in out
+
+
+def test_a_copied_solution_is_known_by_its_statements():
+    cells = cells_of_answer(build_solution(source_of("p1e1_pairs")))
+    stubs = cells_of_answer(build_student(source_of("p1e1_pairs")))
+    pasted = [*stubs, "\n\n".join(cells).replace('"""', "# ") + "\n"]
+    assert is_copied("p1e1_pairs", [*pasted, 'hint("p1e1_pairs")', "", "%time 1", "(" * 10**5])
+    assert not is_copied("p1e1_pairs", [cell.replace("merged", "out") for cell in cells])
+    assert not is_copied("p2e0_tensors", cells_of_answer(build_solution(source_of("p2e0_tensors"))))  # a line
 
 
 @pytest.mark.parametrize(
@@ -49,6 +82,17 @@ def test_what_cannot_be_read_costs_a_line(tmp_path, content, says):
     (tmp_path / "x.submission.json").write_text(content)
     (found,) = submissions_in(tmp_path)
     assert isinstance(found, Unread) and found.name == "x.submission.json" and says in found.why
+
+
+def test_a_second_download_and_an_answer_of_another_edition(tmp_path):
+    old = of("ada", COUNT)
+    old.answers["p1e99_gone"] = old.answers["p1e1_pairs"]
+    hand_in(tmp_path, of("ada", MERGE))
+    os.utime(tmp_path / "ada.submission.json", (1e9, 1e9))
+    (tmp_path / "ada.submission (1).json").write_text(old.model_dump_json())
+    found, gone = submissions_in(tmp_path)
+    assert found.learner == gone.name == "ada" and COUNT in found.answers["p1e1_pairs"].cells
+    assert gone.why == "another edition of the course: this one has no p1e99_gone"
 
 
 def test_the_name_of_the_file_or_folder_counts_and_of_several_files_the_newest(tmp_path):
