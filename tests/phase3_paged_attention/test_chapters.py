@@ -43,14 +43,14 @@ def test_the_table_of_alice_fills_up_as_the_chapter_says():
     manager.free(bob)
     rows.append(("`bob` finishes", "", ids(alice), free(manager)))
     manager.allocate(alice, range(49), 49)
-    rows.append(("`alice` has generated 12 tokens: 49", "", ids(alice), free(manager)))
+    rows.append(("`alice` has generated 12 tokens, 49 in all", "", ids(alice), free(manager)))
     text = chapter("02-blocks.md")
     for row in rows:
         assert "|" + "|".join(f" {cell} ".replace("  ", " ") for cell in row) + "|\n" in text, row
     text = prose("02-blocks.md")
     assert "slot $5 \\cdot 16 + 4 = 84$" in text and alice.block_ids[36 // 16] * 16 + 36 % 16 == 84
     manager.allocate(alice, range(100), 100)
-    assert f"Her table is then `{ids(alice)}`." in text
+    assert f"The table is then `{ids(alice)}`." in text
 
 
 def test_hashes_hits_and_evictions_are_those_of_the_chapter():
@@ -117,7 +117,7 @@ def test_two_of_three_answers_copy_a_block():
     answers = [alice, manager.fork(alice), manager.fork(alice)]
     for table in answers:
         manager.reserve(table, 38)
-    assert f"The tables are `{ids(answers[0])}`, `{ids(answers[1])}` and `{ids(answers[2])}`:" in prose(
+    assert f"The tables are then `{ids(answers[0])}`, `{ids(answers[1])}` and `{ids(answers[2])}`:" in prose(
         "06-fork-swap-offload.md"
     )
     assert len(manager.take_copies()) == 2
