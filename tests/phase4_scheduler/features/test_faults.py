@@ -171,7 +171,7 @@ def test_abort_from_inside_on_output(tiny):
     assert [t for o in seen["c"] for t in o.token_ids] == wanted[2][:2]
 
 
-def test_generate_and_stream_end_when_somebody_aborts_them(tiny):
+def test_generate_and_stream_end_when_their_requests_are_aborted(tiny):
     engine = tiny.engine()
     engine.add_request(
         "spoiler", [7], GREEDY, on_output=lambda out: [engine.abort(f"request-{i}") for i in (1, 2)]
@@ -232,7 +232,7 @@ def test_ctrl_c_in_generate_drops_its_requests_and_keeps_the_others(tiny, after_
     assert [t for o in inbox for t in o.token_ids] == expected(tiny, [[1, 2]], DRAWN)[0]
 
 
-def test_a_scheduler_that_schedules_nobody_is_reported(tiny):
+def test_a_scheduler_that_schedules_no_request_is_reported(tiny):
     engine = tiny.engine()
     engine.add_request("a", [1], GREEDY)
     engine.core.scheduler.admit_waiting = lambda output: None

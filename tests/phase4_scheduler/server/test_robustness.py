@@ -1,4 +1,4 @@
-"""Nonsense, cut wires and crowds: a clear error, the server lives, nobody else's answer is lost."""
+"""Nonsense, cut wires and crowds: a clear error, the server lives, no other client's answer is lost."""
 
 import asyncio
 import json
@@ -142,7 +142,7 @@ def test_headers_without_end_end_the_connection(server, line):
     assert asyncio.run(complete(server.address, ASKED)).error is None
 
 
-def test_what_other_connections_do_costs_nobody_an_answer(server):
+def test_what_other_connections_do_costs_no_client_an_answer(server):
     """1,000 that say nothing, a body that never comes, 8 clients that never read, and each tenth that leaves after a token."""
     wires = [connect(server) for _ in range(1009)]
     wires[0].sendall(post(b"{", length=1000))
