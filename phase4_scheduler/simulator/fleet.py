@@ -9,11 +9,9 @@ the blocks whose names they share.
 
 from __future__ import annotations
 
-import gc
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -80,19 +78,6 @@ class FleetRun:
         return sum(replica.run.decode_seconds for replica in self.replicas) / steps if steps else 0.0
 
 
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """A fleet has hundreds of thousands of blocks, and they live until it ends. Python would look through them for
-    garbage again and again: a fifth of the time with 16 replicas."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 def serve_fleet(
     requests: Iterable[TrafficRequest], config: ReplicaConfig, num_replicas: int, router: Router
 ) -> FleetRun:
@@ -103,7 +88,6 @@ def serve_fleet(
     )
 
 
-@no_garbage_collection()
 def serve_replicas(
     requests: Iterable[TrafficRequest], replicas: list[ClockedEngine], router: Router
 ) -> FleetRun:
@@ -171,7 +155,6 @@ def daily(requests: Sequence[TrafficRequest], rate: float, swing: float = 0.8) -
     return [replace(requests[i % len(requests)], arrival=t) for i, t in enumerate(arrivals)]
 
 
-@no_garbage_collection()
 def serve_autoscaled(
     requests: Iterable[TrafficRequest], config: ReplicaConfig, scaler: Autoscaler
 ) -> tuple[FleetRun, list[tuple[float, float]]]:
