@@ -13,7 +13,6 @@ from symtable import SymbolTable, symtable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from exercises.judging.plain_runs import without_magic
 from exercises.judging.solutions import solved
 from labkit.paths import ROOT, outputs, write_whole
 
@@ -220,7 +219,7 @@ def written(thing: Any) -> tuple[list[str], ast.stmt, dict[str, Any]]:
     for member in members:
         function = getattr(member, "fget", None) or getattr(member, "__func__", member)
         if code := getattr(function, "__code__", None):
-            text = without_magic("".join(linecache.getlines(code.co_filename)))
+            text = "".join(linecache.getlines(code.co_filename))
             node = next((n for n in definitions(text) if n.name == thing.__name__), None)
             if node is not None:
                 return text.splitlines(), node, function.__globals__

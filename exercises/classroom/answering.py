@@ -1,7 +1,7 @@
-"""Inside a room: run one answer after the other, each in a fork of this process, and say what came out.
+"""Inside a room: run the answers of one learner, each in a fork of this process, and say what came out.
 
-    {"exercise": "p1e1_pairs", "cells": ["def count_pairs ..."]}                        a line in, on stdin
-    {"verdict": {"state": "not yet", "diagnosis": "merge-overlaps", ...}, ...}          a line out, on stdout
+    {"p1e1_pairs": ["def count_pairs ..."], ...}                                        on stdin: the cells
+    {"verdict": {"state": "not yet", "diagnosis": "merge-overlaps", ...}, ...}          on stdout, a line an answer
 
 The fork with the answer writes a transcript (exercises/judging/transcript.py). Another fork, which runs no line of the answer,
 replays it: its verdict counts.
@@ -19,48 +19,57 @@ import nbformat
 from exercises import grading
 from exercises.classroom.room import shut_in
 from exercises.judging import transcript
-from exercises.judging.plain_runs import run_cells, without_magic
+from exercises.judging.plain_runs import run_cells
 from exercises.judging.registry import find
-from exercises.judging.sandbox import calm_down, died, judge, limit_memory, run_apart
-from exercises.judging.transcript import Player, Recorder, decoded
+from exercises.judging.sandbox import LARGEST_FILE, calm_down, died, judge, limit_memory, run_apart
+from exercises.judging.transcript import Player, Recorder, decoded, encoded
 from exercises.judging.verdict import Exercise, NotAttempted, NotYet, Verdict
 
 
-def recorded(exercise: Exercise, answers: Sequence[Any]) -> tuple[Verdict, list[str]]:
-    """Judge where the answers are, and write the transcript."""
+def recorded(exercise: Exercise, answers: Sequence[Any]) -> tuple[Verdict, bytes]:
+    """Judge where the answers are, and write the transcript: this verdict, the answers, the results."""
     transcript.current = recorder = Recorder()
     try:
-        recorder.write(answers)
-        return judge(exercise, answers), recorder.lines
+        verdict = judge(exercise, answers)
     finally:
         transcript.current = None
+    return verdict, encoded([asdict(verdict), answers, *recorder.results])
 
 
-def replayed(exercise: Exercise, lines: Sequence[str]) -> Verdict:
-    """Judge by the transcript."""
-    transcript.current = player = Player(lines)
+def replayed(exercise: Exercise, told: bytes) -> tuple[Verdict, bool]:
+    """Judge by the transcript. Returns the verdict, and whether the answer's process claimed to be correct, and is not."""
+    claims = False
     try:
-        return judge(exercise, decoded(next(player.lines)))
+        first, *results = decoded(told)
+        claimed = Verdict(**{field: str(text)[:3000] for field, text in first.items()})
+        if claimed.state in ("not yet", "not attempted"):
+            return claimed, False
+        claims = True
+        transcript.current = Player(iter(results[1:]))
+        verdict = judge(exercise, results[0])
     except Exception as error:  # no transcript, or one that no `Recorder` has written
-        return Verdict("not yet", "unusable-result", f"Its results cannot be read ({type(error).__name__}).")
+        says = f"Its results cannot be read ({type(error).__name__})."
+        verdict = Verdict("not yet", "unusable-result", says)
     finally:
         transcript.current = None
+    return verdict, claims and verdict.state != "correct"
 
 
 def run_answer(name: str, cells: list[str]) -> bytes:
-    """Run the cells and judge what they define. The verdict, then the transcript: a line each."""
+    """Run the cells and judge what they define. Returns the transcript."""
     exercise = find(name)
-    lines: list[str] = []
     try:
         names = _defined_by(exercise, cells)
-        verdict, lines = recorded(exercise, [names[asked] for asked in exercise.asks])
+        _, told = recorded(exercise, [names[asked] for asked in exercise.asks])
+        if len(told) > LARGEST_FILE:
+            raise NotYet("too-much-data", f"The results of your answer are over {LARGEST_FILE:,} bytes.")
     except NotYet as error:
-        verdict = Verdict(error.state, error.diagnosis, error.says)
-    return "\n".join([json.dumps(asdict(verdict)), *lines]).encode()
+        return encoded([asdict(Verdict(error.state, error.diagnosis, error.says))])
+    return told
 
 
 def _defined_by(exercise: Exercise, cells: list[str]) -> dict[str, Any]:
-    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(without_magic(cell)) for cell in cells])
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     grading.check = grading.hint = lambda *_, **__: None  # the notebook's own calls do nothing here
     names, ran = run_cells(nb, exercise.name, go_on=True)
     if missing := [name for name in exercise.asks if name not in names]:
@@ -72,14 +81,8 @@ def _defined_by(exercise: Exercise, cells: list[str]) -> dict[str, Any]:
     return names
 
 
-def replay_answer(name: str, told: bytes) -> bytes:
-    """The verdict that counts, and whether the answer's process claimed another one."""
-    first, *lines = told.decode().split("\n")
-    claimed = Verdict(**{field: str(text)[:3000] for field, text in json.loads(first).items()})
-    verdict = claimed
-    if claimed.state not in ("not yet", "not attempted"):
-        verdict = replayed(find(name), lines)
-    forged = verdict is not claimed and verdict.state != "correct"
+def _replay(name: str, told: bytes) -> bytes:
+    verdict, forged = replayed(find(name), told)
     return json.dumps({"verdict": asdict(verdict), "forged": forged}).encode()
 
 
@@ -87,23 +90,17 @@ def result_of(name: str, cells: list[str], isolated: bool) -> dict[str, Any]:
     """What is told of one answer."""
     seconds = find(name).seconds
     ended = run_apart(partial(run_answer, name, cells), seconds, prepare=shut_in if isolated else calm_down)
+    verdict = died(ended)
     if ended.told:
-        replay = partial(replay_answer, name, ended.told)
+        replay = partial(_replay, name, ended.told)
         if found := run_apart(replay, 2 * seconds + 10, prepare=limit_memory).told:
             return json.loads(found)
         says = "Its results could not be judged within time and memory."
         verdict = Verdict("not yet", "unusable-result", says)
-    else:
-        verdict = died(ended)
     return {"verdict": asdict(verdict), "forged": False}
-
-
-def main(isolated: bool) -> None:
-    for line in iter(sys.stdin.readline, ""):
-        asked = json.loads(line)
-        print(json.dumps(result_of(asked["exercise"], asked["cells"], isolated)), flush=True)
 
 
 if __name__ == "__main__":
     print("ready", flush=True)
-    main(isolated=sys.argv[1] == "isolated")
+    for name, cells in json.load(sys.stdin).items():
+        print(json.dumps(result_of(name, cells, isolated=sys.argv[1] == "isolated")), flush=True)

@@ -4,8 +4,8 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from itertools import accumulate
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from exercises.classroom import report
 from exercises.classroom.grade import Graded, grade
-from exercises.classroom.room import Room
+from exercises.classroom.room import has_walls
 from exercises.classroom.submission import (
     TABLE,
     Submission,
@@ -73,34 +73,24 @@ def grade_folder(console: Console, folder: str, *words: str) -> int:
         submission.answers = {name: a for name, a in submission.answers.items() if name in only}
     table = Path(folder) / TABLE
     check_writable(table)
-    *_, answers = whole = list(accumulate(len(s.answers) for s in submissions))
-    rooms = _rooms(console, min(answers, os.cpu_count() or 1))
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("running the answers", total=answers)
-
-        def told(so_far: list[Graded]) -> None:
-            bar.advance(task)
-            if len(so_far) in whole:  # what is graded stays, however the command ends
-                with suppress(OSError):  # the last write tells
-                    write_whole(table, report.as_csv(so_far, unread))
-
-        graded = grade(submissions, rooms, told)
+    isolated = has_walls() or not _agreed(console)
+    graded: list[Graded] = []
+    found = grade(submissions, isolated, os.cpu_count() or 1)
+    with closing(found), Progress(console=console, transient=True) as bar:
+        for submission in bar.track(submissions, description="running the answers"):
+            graded += islice(found, len(submission.answers))
+            write_whole(table, report.as_csv(graded, unread))  # which stays, however the command ends
     report.show(console, submissions, graded, only)
-    write_whole(table, report.as_csv(graded, unread))
     console.print(f"\na line an answer: {escape(short(table))}", soft_wrap=True)
     return 0
 
 
-def _rooms(console: Console, number: int) -> list[Room]:
-    """Rooms with walls; where there are none, rooms without, if the person who grades agrees.
+def _agreed(console: Console) -> bool:
+    """Whether the person who grades agrees to run the answers without walls.
 
     Raises:
         LabError: they do not agree.
     """
-    first = Room(isolated=True)
-    if isolated := first.open():
-        return [first, *(Room(isolated=True) for _ in range(number - 1))]
-    first.close()
     console.print(f"[yellow]{UNPROTECTED}[/]")
     console.print("Type yes to run them all the same: ", end="")
     try:
@@ -109,7 +99,7 @@ def _rooms(console: Console, number: int) -> list[Room]:
         agreed = False
     if not agreed:
         raise LabError("nothing was run: grade on Linux or in the container, or type yes")
-    return [Room(isolated) for _ in range(number)]
+    return agreed
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,9 +1,9 @@
 """`lab grade FOLDER`: run every answer of every submission again, and say what came out."""
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from exercises.classroom.room import Room
@@ -11,6 +11,7 @@ from exercises.classroom.submission import Answer, Submission, is_copied
 from exercises.judging.sources import source_of
 from exercises.judging.verdict import Verdict
 from exercises.publishing.build_notebooks import build_student, fingerprint
+from labkit.errors import LabError
 from labkit.foreign import visible
 
 
@@ -29,45 +30,40 @@ class Graded:
         return self.verdict.state == "correct"
 
 
-def grade(
-    submissions: list[Submission],
-    rooms: list[Room],
-    told: Callable[[list[Graded]], None] = lambda so_far: None,
-) -> list[Graded]:
-    """All answers, in the order of the submissions and of the course. `told` is called after each, with all so far.
+def grade(submissions: list[Submission], isolated: bool, most: int) -> Iterator[Graded]:
+    """All answers, in the order of the submissions and of the course. So many learners' rooms are open side by side.
 
-    As many answers run side by side as there are rooms. The rooms are closed in the end, however it ends.
+    Raises:
+        LabError: a room does not open.
     """
-    jobs = [(s, name) for s in submissions for name in s.answers]
-    free, lock = list(rooms), threading.Lock()
+    waiting, rooms = iter(submissions), deque[tuple[Submission, Room]]()
 
-    def one(job: tuple[Submission, str]) -> Graded:
-        submission, name = job
-        with lock:
-            room = free.pop()
-        try:
-            result = room.ask(name, submission.answers[name].cells)
-        finally:
-            free.append(room)
-        return _graded(submission, name, result)
+    def open_next() -> None:
+        for submission in islice(waiting, most - len(rooms)):
+            cells = {name: answer.cells for name, answer in submission.answers.items()}
+            rooms.append((submission, Room(cells, isolated)))
 
-    workers = ThreadPoolExecutor(max(1, len(rooms)))
-    found: list[Graded] = []
     try:
-        for graded in workers.map(one, jobs):
-            found.append(graded)
-            told(found)
+        open_next()
+        while rooms:
+            submission, room = rooms[0]
+            if not room.is_ready():
+                raise LabError("the process that runs answers does not start: run `lab doctor`")
+            results = room.results()
+            for name in submission.answers:
+                yield _graded(submission, name, next(results, None))
+            room.close()
+            rooms.popleft()
+            open_next()
     finally:
-        workers.shutdown(wait=False, cancel_futures=True)
-        for room in rooms:
-            room.close(for_good=True)
-    return found
+        for _, room in rooms:
+            room.close()
 
 
 def _graded(submission: Submission, name: str, result: dict[str, Any] | None) -> Graded:
     answer = submission.answers[name]
     if result is None:
-        says = "The answer ended or stopped the process that judged it."
+        says = "This answer, or one before it, ended the process that judged them."
         return Graded(submission.learner, name, answer, Verdict("not yet", "ends-the-grading", says))
     verdict = Verdict(**{field: visible(text, 2000) for field, text in result["verdict"].items()})
     graded = Graded(submission.learner, name, answer, verdict)

@@ -1,11 +1,10 @@
-"""A room: where handed-in answers run, with a copy of the course without the solutions.
+"""A room: where handed-in answers run.
 
-With Linux namespaces (`unshare` of util-linux) the kernel shows an answer a read-only copy of the course, Python and its libraries,
+With Linux namespaces (`unshare` of util-linux) the kernel shows an answer the course, Python and its libraries, all read-only,
 and 64 MB of memory to write in, fresh for each answer. No home, no network, no other process of the machine. It has no capabilities,
-may start no process, and has 2 GiB. When the room's first process ends, all in it ends, and the copy was only in memory.
+may start no process, and has 2 GiB. When the room's first process ends, all in it ends.
 
-Without namespaces each answer gets a new copy in a temporary folder and a new process, and has the rights of the person who
-grades.
+Without namespaces a room is a new copy in a temporary folder and a new process with the rights of the person who grades.
 """
 
 import ctypes
@@ -16,102 +15,85 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from threading import Timer
 from typing import Any
 
-from exercises.judging.sources import take_solutions_out
 from labkit.paths import ROOT
 
 SCRATCH = "/scratch"  # in a room: the only place to write in
 NAMESPACES = ["unshare", "--user", "--map-root-user", "--fork", "--kill-child"]
 NAMESPACES += ["--mount", "--pid", "--net", "--ipc", "--uts"]
 PACKAGES = ("exercises", "labkit", *(p.name for p in sorted(ROOT.glob("phase?_*")) if p.is_dir()))
-LONGEST = 200.0  # seconds for one answer: more than any exercise has, and a new Python where there is no fork
 
 
 class Room:
-    """A process that judges one answer after the other. Without namespaces it serves for one, and a new one follows."""
+    """A process that judges the answers of one learner, one after the other, each in a fork of its own.
 
-    def __init__(self, isolated: bool) -> None:
-        self.isolated = isolated
-        self.process: subprocess.Popen[str] | None = None
-        self.folder: tempfile.TemporaryDirectory | None = None
-        self.closed = False
+    Args:
+        answers: the cells by exercise. isolated: with namespaces.
+    """
 
-    def open(self) -> bool:
-        """Start the process. Whether it is ready."""
+    def __init__(self, answers: Mapping[str, list[str]], isolated: bool) -> None:
         settings = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
-        shown = dict(os.environ)
-        if self.isolated:
-            shown = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
+        self.folder = None
+        if isolated:
+            settings |= {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
             command = [*NAMESPACES, sys.executable, "-m", "exercises.classroom.room"]
-            settings |= {"PYTHONPATH": str(ROOT), "HOME": SCRATCH, "TMPDIR": SCRATCH}
-            settings |= {"INFERENCE_LAB_OUTPUTS": f"{SCRATCH}/outputs"}
+            course = str(ROOT)
+            settings |= {"HOME": SCRATCH, "TMPDIR": SCRATCH, "INFERENCE_LAB_OUTPUTS": f"{SCRATCH}/outputs"}
         else:
             self.folder = tempfile.TemporaryDirectory(prefix="lab-grade-", ignore_cleanup_errors=True)
-            copy_course(Path(self.folder.name))
+            course = self.folder.name
+            for package in PACKAGES:
+                shutil.copytree(
+                    ROOT / package, Path(course) / package, ignore=shutil.ignore_patterns("*.tmp*", "*.pyc.*")
+                )
             command = [sys.executable, "-m", "exercises.classroom.answering", "plain"]
-            settings |= {
-                "PYTHONPATH": self.folder.name,
-                "INFERENCE_LAB_OUTPUTS": f"{self.folder.name}/outputs",
-            }
-        try:
+            settings = os.environ | settings | {"INFERENCE_LAB_OUTPUTS": f"{course}/outputs"}
+        with tempfile.TemporaryFile("w+") as asked:
+            json.dump(answers, asked)
+            asked.seek(0)
             self.process = subprocess.Popen(
                 command,
-                cwd=self.folder.name if self.folder else ROOT,
-                env=shown | settings,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                cwd=course,
+                env=settings | {"PYTHONPATH": course},
+                stdin=asked,
+                stdout=subprocess.PIPE,  # when this process ends, the room's next line ends the room
                 stderr=subprocess.DEVNULL,
                 text=True,
                 encoding="utf-8",
                 errors="replace",
                 start_new_session=True,  # out of reach of Ctrl-C: `close` ends it
             )
-        except OSError:  # no such program
-            return False
-        assert self.process.stdout
+
+    def is_ready(self) -> bool:
         return self.process.stdout.readline() == "ready\n"
 
-    def ask(self, exercise: str, cells: list[str]) -> dict[str, Any] | None:
-        """What came out of an answer; None if the room ended, or took too long."""
-        if self.closed or (self.process is None and not self.open()):
-            return None
-        process = self.process
-        assert process and process.stdin and process.stdout
-        too_late = Timer(LONGEST, process.kill)
-        too_late.start()
-        try:
-            print(json.dumps({"exercise": exercise, "cells": cells}), file=process.stdin, flush=True)
-            return json.loads(process.stdout.readline())
-        except (OSError, ValueError):  # it has ended
-            self.close()
-            return None
-        finally:
-            too_late.cancel()
-            if not self.isolated:
-                self.close()
+    def results(self) -> Iterator[dict[str, Any]]:
+        """What came out of each answer; of fewer if an answer ended the room."""
+        with suppress(ValueError):
+            yield from map(json.loads, self.process.stdout)
 
-    def close(self, for_good: bool = False) -> None:
-        self.closed = self.closed or for_good
-        process, folder, self.process, self.folder = self.process, self.folder, None, None
-        if process:
-            process.kill()
-            process.wait()
-        if folder:
-            folder.cleanup()
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        if self.folder:
+            self.folder.cleanup()
 
 
-def copy_course(folder: Path) -> None:
-    """The course with stubs in the place of the solutions."""
-    # What another process is writing has another name until it is whole, and may be gone a moment later.
-    ignored = shutil.ignore_patterns("*.png", "*.tmp", "*.tmp.*", "*.pyc.*")
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, folder / package, ignore=ignored)
-    take_solutions_out(folder)
-    for compiled in folder.glob("exercises/phase*/__pycache__"):
-        shutil.rmtree(compiled)
+def has_walls() -> bool:
+    """Whether this machine has the namespaces that a room needs."""
+    try:
+        room = Room({}, isolated=True)
+    except OSError:  # no such program
+        return False
+    try:
+        return room.is_ready()
+    finally:
+        room.close()
 
 
 # ------------------------------------------------------------------ the walls, put up within new namespaces
@@ -133,9 +115,9 @@ def _mount(source: str, target: Path, kind: str, flags: int, data: str = "") -> 
     _system("mount", source.encode(), bytes(target), kind.encode(), ctypes.c_ulong(flags), data.encode())
 
 
-def _show(path: Path) -> None:
-    """Let a file or a folder of the machine be seen in the new root, read-only."""
-    target = STAGE / path.relative_to("/")
+def _show(path: Path, place: str = "") -> None:
+    """Let a file or a folder of the machine be seen in the new root, read-only; there or in another place."""
+    target = STAGE / (place or str(path))[1:]
     if target.exists() or target.is_symlink() or not path.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -153,17 +135,18 @@ def _show(path: Path) -> None:
 
 
 def enter_new_root() -> None:
-    """Make a root that holds Python, a copy of the course and no more, and enter it."""
-    _mount("tmpfs", STAGE, "tmpfs", NOSUID | NODEV, "size=512m,mode=755")
-    copy_course(STAGE / "course")
+    """Make a root that holds Python, the course without its notebooks and tests, and no more, and enter it."""
+    _mount("tmpfs", STAGE, "tmpfs", NOSUID | NODEV, "size=1m,mode=755")
     for folder in (SCRATCH, "/proc"):
         (STAGE / folder[1:]).mkdir()
     _mount("proc", STAGE / "proc", "proc", NOSUID | NODEV | NOEXEC)
     for place in (*SHOWN, *DEVICES, sys.base_prefix, sys.prefix):
         _show(Path(place))
+    for package in PACKAGES:
+        _show(ROOT / package, f"/course/{package}")
     if not (STAGE / "tmp").exists():  # the course may lie in it
         (STAGE / "tmp").symlink_to(SCRATCH)
-    _mount("", STAGE, "", REMOUNT | READ_ONLY | NOSUID | NODEV, "size=512m,mode=755")
+    _mount("", STAGE, "", REMOUNT | READ_ONLY | NOSUID | NODEV, "size=1m,mode=755")
     os.chroot(STAGE)
     os.chdir("/course")
 
@@ -180,6 +163,7 @@ def shut_in() -> None:
 
 
 if __name__ == "__main__":
+    ctypes.CDLL("libseccomp.so.2")  # no room without it
     enter_new_root()
     os.environ["PYTHONPATH"] = "/course"
     os.execv(sys.executable, [sys.executable, "-m", "exercises.classroom.answering", "isolated"])

@@ -7,7 +7,6 @@ runs the answers again.
 import ast
 import os
 import re
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,7 +137,11 @@ def _read(paths: list[Path]) -> list[Submission | Unread]:
         path = max(files, key=lambda file: file.lstat().st_mtime, default=paths[0])
         if not _name_of(path).endswith(ENDING):
             raise LabError("not a file of `lab submit`, nor a folder with one")
-        submission = Submission.model_validate_json(_bytes_of(path))
+        if path.is_symlink() or not path.is_file():
+            raise LabError("not a regular file")
+        if path.stat().st_size > LARGEST:
+            raise LabError(f"larger than {LARGEST // 10**6} MB, not read")
+        submission = Submission.model_validate_json(path.read_bytes())
         answers = submission.answers
         submission.answers = {exercise: answers[exercise] for exercise in all_names() if exercise in answers}
         if not submission.answers:
@@ -154,14 +157,3 @@ def _read(paths: list[Path]) -> list[Submission | Unread]:
     unknown = ", ".join(answers.keys() - submission.answers)
     says = visible(f"another edition of the course: this one has no {unknown}", 300)
     return [submission, *[Unread(submission.learner, says)] * bool(unknown)]
-
-
-def _bytes_of(path: Path) -> bytes:
-    file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(file, "rb") as open_file:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise LabError("not a regular file")
-        data = open_file.read(LARGEST + 1)
-    if len(data) > LARGEST:
-        raise LabError(f"larger than {LARGEST // 10**6} MB, not read")
-    return data

@@ -4,6 +4,7 @@ import inspect
 import linecache
 from collections.abc import Callable, Mapping, Sequence
 from mmap import mmap
+from traceback import walk_tb
 from types import CodeType, FunctionType, TracebackType
 from typing import Any
 
@@ -156,15 +157,11 @@ def name_the_trouble(
 def learner_line(tb: TracebackType | None) -> tuple[str, int, str] | None:
     """(function, line within it, the line's text) of the innermost frame that the learner wrote."""
     found = None
-    while tb is not None:
-        code = tb.tb_frame.f_code
-        if _is_learners(code.co_filename) and (
-            not code.co_name.startswith("<") or code.co_name == "<lambda>"
-        ):
-            text = linecache.getline(code.co_filename, tb.tb_lineno, tb.tb_frame.f_globals).strip()
-            name = code.co_qualname.split("<locals>.")[-1]
-            found = (name, tb.tb_lineno - code.co_firstlineno + 1, text)
-        tb = tb.tb_next
+    for frame, line in walk_tb(tb):
+        code = frame.f_code
+        if _is_learners(code.co_filename) and (code.co_name == "<lambda>" or code.co_name[0] != "<"):
+            text = linecache.getline(code.co_filename, line, frame.f_globals).strip()
+            found = code.co_qualname.split("<locals>.")[-1], line - code.co_firstlineno + 1, text
     return found
 
 
@@ -192,8 +189,6 @@ def _codes(answer: Any) -> list[CodeType]:
 def _takes(answer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     try:
         inspect.signature(answer).bind(*args, **kwargs)
-    except TypeError:
-        return False
-    except ValueError:  # no signature to be had
-        return True
+    except (TypeError, ValueError) as error:  # ValueError: no signature is to be had
+        return isinstance(error, ValueError)
     return True

@@ -51,15 +51,16 @@ class Box:
     def __str__(self) -> str:
         lines = [f"┌ {MARKS[self.state]} {self.heading}"]
         for label, text, is_code in self.parts:
-            if label and "\n" not in text and len(text) < WIDTH - 22:
-                lines.append(f"│ {label:<18}{text}")  # short: on one line with its label
-                continue
-            lines += ["│", *([f"│ {label}"] if label else [])]
-            for paragraph in text.split("\n") if is_code else map(_in_one_line, text.split("\n\n")):
-                lines += [f"│ {'  ' if label else ''}{line}".rstrip() for line in _wrapped(paragraph)]
+            lines += ["", *[label] * bool(label)]
+            for paragraph in text.split("\n" if is_code else "\n\n"):
+                margin = re.match(" *", paragraph)[0][: WIDTH // 2] + "  " * bool(label)
+                how = dict(
+                    replace_whitespace=not is_code, break_on_hyphens=False, initial_indent="  " * bool(label)
+                )
+                lines += textwrap.wrap(paragraph, WIDTH - 4, subsequent_indent=margin, **how) or [""]
         if self.footer:
-            lines += ["│", *(f"│ {line}" for line in _wrapped(self.footer))]
-        return "\n".join([*lines, "└"])
+            lines += ["", *textwrap.wrap(self.footer, WIDTH - 4, break_on_hyphens=False)]
+        return "\n│ ".join(lines).replace("│ \n", "│\n") + "\n└"
 
     __repr__ = __str__
 
@@ -120,19 +121,6 @@ def display(box: Box) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
         sys.stdout.reconfigure(encoding="utf-8", errors="replace")
     print(box)
-
-
-def _wrapped(line: str) -> list[str]:
-    """Lines that break at spaces. What does not fit goes on below; code a little further in."""
-    margin = len(line) - len(line.lstrip())
-    indent = " " * min(margin + 2, WIDTH // 2) if margin else ""
-    return textwrap.wrap(
-        line, WIDTH - 4, subsequent_indent=indent, break_on_hyphens=False, replace_whitespace=False
-    ) or [""]
-
-
-def _in_one_line(paragraph: str) -> str:
-    return " ".join(paragraph.split())
 
 
 def _prose(text: str) -> str:

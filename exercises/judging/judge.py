@@ -151,21 +151,15 @@ def changed_argument(before: Sequence[Any], after: Sequence[Any]) -> int | None:
 
 def unchanged(was: Any, now: Any) -> bool:
     """Whether `now` still is what `was`, a copy of it made before, says. Objects are compared by what they hold."""
-    if was is now:
-        return True
-    if type(was) is not type(now):
-        return False
-    if hasattr(was, "shape") and hasattr(was, "dtype"):
-        if was.shape != now.shape or was.dtype != now.dtype:
-            return False
-        return bool(((was == now) | ((was != was) & (now != now))).all())
+    if was is now or type(was) is not type(now):
+        return was is now
     if isinstance(was, (list, tuple, deque)):
         return len(was) == len(now) and all(map(unchanged, was, now))
     if isinstance(was, dict):
         return was.keys() == now.keys() and all(unchanged(value, now[key]) for key, value in was.items())
     if type(was).__eq__ is object.__eq__:
         return unchanged(getattr(was, "__dict__", None), getattr(now, "__dict__", None))
-    return bool(was == now) or was != was
+    return same(now, was, 0)
 
 
 def _name_of_argument(answer: Callable[..., Any], place: int) -> str:

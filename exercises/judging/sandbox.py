@@ -17,7 +17,6 @@ import json
 import math
 import multiprocessing
 import os
-import platform
 import signal
 import struct
 import sys
@@ -139,7 +138,7 @@ def run_apart(
         warnings.simplefilter("ignore", DeprecationWarning)  # fork beside the kernel's threads: see calm_down
         process.start()
     told_to.close()
-    told, computed = b"", _seconds_of_children()
+    told = b""
     try:
         late = not told_from.poll(PATIENCE * seconds)
         if not late:
@@ -154,19 +153,10 @@ def run_apart(
         process.kill()
         process.join()
         told_from.close()
-    # The system ends a process that ignores SIGXCPU a second later, with the signal that also says that memory has run out.
     limit = PATIENCE * seconds if late else math.ceil(seconds)
-    late = late or process.exitcode == -signal.SIGXCPU or _seconds_of_children() - computed > seconds
+    late = late or process.exitcode == -signal.SIGXCPU
     code = 0 if told else None if late else process.exitcode
     return Ended(told, code, board[:].partition(b"\0")[0].decode(errors="ignore"), limit)
-
-
-def _seconds_of_children() -> float:
-    """What the children that have ended have computed."""
-    import resource
-
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def _do(work: Any, seconds: float, told_to: Any, printed: Any, board: mmap, prepare: Any) -> None:
@@ -176,7 +166,7 @@ def _do(work: Any, seconds: float, told_to: Any, printed: Any, board: mmap, prep
     try:
         os.setpgid(0, 0)  # out of reach of Ctrl-C
         signal.setitimer(signal.ITIMER_REAL, PATIENCE * seconds + 2)  # should the parent be gone by then
-        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds) + 1))
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds) + 1))  # SIGXCPU
         resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
         watch.board = board
         _own_streams(printed)
@@ -222,7 +212,8 @@ def calm_down() -> None:
         # Numba's threads end a forked process. Without its kernel, caches gather with torch.
         sys.modules["phase3_paged_attention.paging"].switch_off_compiled_kernel()
     limit_memory()
-    refuse_new_processes()
+    with contextlib.suppress(OSError):
+        refuse_new_processes()
 
 
 def _no_input(prompt: object = "") -> str:
@@ -248,35 +239,33 @@ def limit_memory(more: int | None = None) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-# By machine: the number that the kernel knows it by; system calls that start processes, reach into others, or leave namespaces.
-SYSTEM_CALLS = {
-    "x86_64": (0xC000003E, 56, (57, 58, 59, 322, 101, 310, 311, 272, 308)),
-    "aarch64": (0xC00000B7, 220, (221, 281, 117, 270, 271, 97, 268)),
-}
-CLONE3, CLONE_THREAD = 435, 0x10000
-ALLOW, KILL, REFUSE = 0x7FFF0000, 0x80000000, 0x00050000  # what a filter returns; REFUSE | errno
+REFUSED = "fork vfork execve execveat ptrace process_vm_readv process_vm_writev unshare setns"
+ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # what a filter returns; REFUSE | errno
+CLONE_THREAD = 0x10000
 
 
 def refuse_new_processes() -> None:
     """From here on the kernel refuses to start a process or another program: "Operation not permitted". Linux only.
 
-    A seccomp filter (man 2 seccomp). clone is allowed for threads. clone3 hides its flags from filters, so it "does not exist",
-    and the C library falls back to clone.
+    clone is allowed for threads. clone3 hides its flags from filters, so it "does not exist", and the C library falls back to
+    clone.
+
+    Raises:
+        OSError: libseccomp is not installed.
     """
-    if sys.platform != "linux" or platform.machine() not in SYSTEM_CALLS:
-        return
-    machine, clone, refused = SYSTEM_CALLS[platform.machine()]
-    load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
-    program = [(load, 0, 0, 4), (equal, 1, 0, machine), (give, 0, 0, KILL), (load, 0, 0, 0)]
-    program += [(at_least, 0, 1, 0x40000000), (give, 0, 0, KILL)]  # x86's second table of calls
-    for number in refused:
-        program += [(equal, 0, 1, number), (give, 0, 0, REFUSE | 1)]
-    program += [(equal, 0, 1, CLONE3), (give, 0, 0, REFUSE | 38), (equal, 0, 3, clone), (load, 0, 0, 16)]
-    program += [(any_bit, 1, 0, CLONE_THREAD), (give, 0, 0, REFUSE | 1), (give, 0, 0, ALLOW)]
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
-    header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program), ctypes.addressof(code)))
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    zero = ctypes.c_ulong(0)
-    prctl(38, ctypes.c_ulong(1), zero, zero, zero)  # no new privileges: what a filter asks for
-    if prctl(22, ctypes.c_ulong(2), header, zero, zero):  # a kernel without seccomp
-        return
+    library = ctypes.CDLL("libseccomp.so.2")
+    library.seccomp_init.restype = ctypes.c_void_p
+    rules = ctypes.c_void_p(library.seccomp_init(ALLOW))
+
+    def refuse(call: bytes, error: int, *where: bytes) -> None:
+        number = library.seccomp_syscall_resolve_name(call)
+        library.seccomp_rule_add_array(rules, REFUSE | error, number, len(where), *where or (None,))
+
+    for call in REFUSED.split():
+        refuse(call.encode(), 1)
+    masked_equal = 7
+    refuse(
+        b"clone", 1, struct.pack("IiQQ", 0, masked_equal, CLONE_THREAD, 0)
+    )  # the first argument: its flags
+    refuse(b"clone3", 38)
+    library.seccomp_load(rules)

@@ -20,12 +20,9 @@ PACKED = SOURCES / "solutions.bin"
 
 def all_sources() -> list[Path]:
     """The sources, in the order of the course: by phase, then by the number in the heading."""
-    found = [p for p in SOURCES.glob("phase*/*.py") if _is_source(p)]
+    files = SOURCES.glob("phase*/*.py")
+    found = [p for p in files if p.read_text(encoding="utf-8").lstrip().startswith("# %%")]
     return sorted(found, key=lambda p: (p.parent.name, _number(p), p.stem))
-
-
-def _is_source(path: Path) -> bool:
-    return path.read_text(encoding="utf-8").lstrip().startswith("# %%")
 
 
 def _number(path: Path) -> tuple[int, ...]:

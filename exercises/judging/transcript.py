@@ -11,9 +11,8 @@ Only data crosses: numbers, texts, containers, tensors. Torch's own loader for w
 """
 
 import io
-from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set, ValuesView
+from collections.abc import Callable, Hashable, Iterator, Mapping, Set, ValuesView
 from typing import Any
 
 import numpy as np
@@ -21,21 +20,15 @@ import torch
 
 from exercises.judging.verdict import NotYet
 
-LONGEST = 60_000_000  # bytes of a transcript
 LEFT_OUT = "(no data)"  # stands for a function, an exception or an object: equal to no right result
 
 
 class Recorder:
-    """Writes events while the grader runs with the answer."""
+    """Keeps the results of events while the grader runs with the answer."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
+        self.results: list[Any] = []
         self.inside = False
-
-    def write(self, value: Any) -> None:
-        self.lines.append(encoded(value))
-        if sum(map(len, self.lines)) > LONGEST:
-            raise NotYet("too-much-data", f"The results of your answer are larger than {LONGEST:,} bytes.")
 
     def event(self, work: Callable[[], Any]) -> Any:
         if self.inside:  # an event within an event: the outer one's result is what counts
@@ -45,20 +38,20 @@ class Recorder:
             out = work()
         finally:
             self.inside = False
-        self.write(out)
+        self.results.append(plain(out))
         return out
 
 
 class Player:
     """Replays events while the grader runs without the answer."""
 
-    def __init__(self, lines: Sequence[str]) -> None:
-        self.lines = iter(lines)
+    def __init__(self, results: Iterator[Any]) -> None:
+        self.results = results
 
     def event(self, work: Callable[[], Any]) -> Any:
-        if (line := next(self.lines, None)) is None:
-            raise NotYet("transcript-ends", "The answer ended before the grader had seen all of its results.")
-        return decoded(line)
+        for result in self.results:
+            return result
+        raise NotYet("transcript-ends", "The answer ended before the grader had seen all of its results.")
 
 
 current: Recorder | Player | None = None
@@ -69,20 +62,20 @@ def event(work: Callable[[], Any]) -> Any:
     return current.event(work) if current else work()
 
 
-def encoded(value: Any) -> str:
+def encoded(value: Any) -> bytes:
     file = io.BytesIO()
     torch.save(plain(value), file)
-    return b64encode(file.getbuffer()).decode()
+    return file.getvalue()
 
 
-def decoded(text: str) -> Any:
+def decoded(data: bytes) -> Any:
     """The value, as `plain` has left it.
 
     Raises:
         Exception: of any kind, if this is nothing that `encoded` gives.
     """
     with torch.serialization.safe_globals([frozenset]):
-        return torch.load(io.BytesIO(b64decode(text)), weights_only=True)
+        return torch.load(io.BytesIO(data), weights_only=True)
 
 
 def plain(value: Any) -> Any:

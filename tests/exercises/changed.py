@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from exercises.judging import solutions
 from exercises.judging.registry import find
+from exercises.judging.solutions import solved
 
 
 def bank_of(name: str) -> ModuleType:
@@ -14,11 +14,13 @@ def bank_of(name: str) -> ModuleType:
     return importlib.import_module(f"tests.exercises.answers.{name}")
 
 
-def solution_source(name: str, slip: Mapping[str, str]) -> str:
-    """The solution's source with slips in it."""
-    return solutions.solution_source(name, find(name).asks, slip)
-
-
 def solution(name: str, slip: Mapping[str, Any]) -> tuple[Any, ...]:
     """The answers of an exercise's solution, with slips in them, or with another answer in place of one."""
-    return tuple(solutions.solved(name, find(name).asks, slip).values())
+    return tuple(solved(name, find(name).asks, slip).values())
+
+
+def answers_of(name: str, answer: Any) -> tuple[Any, ...]:
+    """What `check` gets for an entry of a bank."""
+    if isinstance(answer, dict):
+        return solution(name, answer)
+    return answer if isinstance(answer, tuple) else (answer,)

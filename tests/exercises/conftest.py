@@ -20,19 +20,9 @@ ADD = Exercise("p1t1_add", ("add",), grade_add, seconds=30.0)
 
 
 @pytest.fixture
-def course(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exercise], Exercise]:
-    """Makes an exercise known to check() and hint(), for one test."""
-
-    def add(exercise: Exercise) -> Exercise:
-        known = registry.find
-        monkeypatch.setattr(registry, "find", lambda name: exercise if name == exercise.name else known(name))
-        monkeypatch.setattr(boxes, "heading_of", lambda name: "1.0 Add <two> numbers")
-        return exercise
-
-    return add
-
-
-@pytest.fixture
-def adding(course: Callable[[Exercise], Exercise]) -> Exercise:
-    """The exercise p1t1_add: one function that adds two numbers."""
-    return course(ADD)
+def adding(monkeypatch: pytest.MonkeyPatch) -> Exercise:
+    """The exercise p1t1_add, one function that adds two numbers, known to check() and hint()."""
+    known = registry.find
+    monkeypatch.setattr(registry, "find", lambda name: ADD if name == ADD.name else known(name))
+    monkeypatch.setattr(boxes, "heading_of", lambda name: "1.0 Add <two> numbers")
+    return ADD

@@ -64,14 +64,6 @@ def test_its_tokens_are_the_courses():
     assert mine.scheduler.manager.allocator.num_free == 59
 
 
-def test_it_streams_the_text_of_its_tokens():
-    mine, prompt = own.Engine(find_model("tales")), "Once upon a time"
-    (ids,) = mine.generate([prompt], [own.Params(30)])
-    assert "".join(mine.stream(prompt, own.Params(30))) == b"".join(
-        mine.tokenizer.token_bytes[i] for i in ids
-    ).decode(errors="replace")
-
-
 def test_it_decides_as_vllm_on_all_plain_workloads_without_priorities():
     found = decisions.workloads()
     assert len(found) == 97
@@ -84,15 +76,6 @@ def test_a_scheduler_that_preempts_the_first_is_told_where(monkeypatch):
     monkeypatch.setattr(scheduler, "step", step)
     found = [d for d in (decisions.first_difference(COMPLETE, r) for r in decisions.workloads(40)) if d]
     assert found and "yours" in found[0] and "step 0" not in found[0]
-
-
-def test_an_empty_folder_is_the_courses_engine(my_engine):
-    make_folder()
-    assert not any(part.lines for part in parts())
-    engine = my_engine("engine")
-    assert engine.Engine(find_model("tales")).generate(["The cat"], [engine.Params(4)]) == own.Engine(
-        find_model("tales")
-    ).generate(["The cat"], [own.Params(4)])
 
 
 @pytest.fixture
@@ -232,6 +215,7 @@ def test_the_scoreboard_refuses_a_scheduler_that(steps, says):
 def test_the_scoreboard_serves_all_alike_and_an_order_of_ones_own_moves_its_row(my_engine):
     """The learner's scheduler and its policy are first come, first served at the beginning, as the course's first row."""
     make_folder()
+    assert not any(part.lines for part in parts())
     my_engine("engine")
     fcfs, *rivals, policy, scheduler = scoreboard.scores()
     assert fcfs[1:] == policy[1:] == scheduler[1:]

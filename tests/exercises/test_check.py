@@ -4,7 +4,6 @@ import linecache
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from threading import Thread, Timer
@@ -16,7 +15,6 @@ from exercises.grading import Exercise, NotYet, WrongCall, check, guard, hint
 from exercises.judging import progress, sandbox
 from exercises.judging.answers import is_stub
 from exercises.judging.engine_runs import same_or_stop
-from labkit.paths import ROOT
 from phase1_tokens_embeddings.tokens.bpe import merge_pair
 from tests.exercises.adding import minus, right, stub, times
 
@@ -33,13 +31,11 @@ def written(body, arguments="a, b"):
 
 LOOPS = "while True: pass"
 CATCHES_ALL = "while True:\n    try: time.sleep(0.01)\n    except BaseException: continue"
-IGNORES_THE_LIMIT = f"import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\n{LOOPS}"
 FILLS_MEMORY = "kept = []\nwhile True: kept.append(bytearray(1 << 28))"
 STARTS_A_PROCESS = [
     "os.fork()",
     "os.execv('/bin/true', ['true'])",
     "__import__('ctypes').CDLL(None).system(b'true') or 1 / 0; raise PermissionError",
-    "__import__('subprocess').Popen(['true'], preexec_fn=print)",
 ]
 IN_A_THREAD = "out = []\nt = Thread(target=lambda: out.append(a + b))\nt.start(), t.join()\nreturn out[0]"
 ON_LINUX = pytest.mark.skipif(
@@ -59,7 +55,6 @@ def verdict(answer, exercise):
     [
         (stub, "not-attempted", "is still empty"),
         (..., "not-attempted", "`add` has no value yet"),
-        (None, "not-attempted", "`add` has no value yet"),
         (minus, "subtracts", "You take `b` away."),
         (times, "wrong-result", "2 where 3 is right"),
         (written("a + b"), "returns-nothing", "`return`"),
@@ -73,7 +68,6 @@ def verdict(answer, exercise):
         (written("return a", "a"), "wrong-signature", "Keep the arguments of the stub"),
         (7, "not-a-function", "this is 7"),
         (written("sys.exit('done')"), "ends-python", "line 2 of your `add`"),
-        (written("quit()"), "ends-python", "line 2 of your `add`"),
         (written("os._exit(0)"), "ends-python", "exit code 0"),
         (written("__import__('ctypes').string_at(0)"), "crashes-python", "SIGSEGV"),
         (written("os.kill(os.getpid(), 9)"), "crashes-python", "SIGKILL"),
@@ -94,7 +88,7 @@ def test_every_kind_of_wrong_answer_has_its_own_word(adding, monkeypatch, answer
     assert v.state == ("not attempted" if diagnosis == "not-attempted" else "not yet")
 
 
-@pytest.mark.parametrize("body", [LOOPS, CATCHES_ALL, IGNORES_THE_LIMIT])
+@pytest.mark.parametrize("body", [LOOPS, CATCHES_ALL])
 def test_an_endless_loop_ends_with_a_message(adding, monkeypatch, body):
     monkeypatch.setattr(sandbox, "PATIENCE", 4 if body == CATCHES_ALL else 100)
     v = verdict(written(body), Exercise(**{**vars(adding), "seconds": 0.5}))
@@ -124,16 +118,13 @@ def test_check_shows_one_box_and_raises(adding, capsys):
     ("call", "says"),
     [
         (lambda: check(), 'in quotes: check("NAME")'),
-        (lambda: check(right, minus), 'in quotes: check("NAME")'),
         (lambda: check("p1t1_add"), 'takes 1 answer, not 0: check("p1t1_add", add)'),
         (lambda: check("p1t1_add", right, right), 'takes 1 answer, not 2: check("p1t1_add", add)'),
         (lambda: check("nonsense", right), "no exercise is called 'nonsense'. It is called as its notebook"),
-        (lambda: check("p9e9_nothing", right), "no exercise is called 'p9e9_nothing'"),
         (lambda: check("p1e1_pears", right), "did you mean p1e1_pairs?"),
         (lambda: check("p1", right), "'p1' is the beginning of 6 exercises: p1e1_pairs, "),
         (lambda: hint(3), 'in quotes: hint("NAME")'),
         (lambda: hint("p1e1", 5), "there are 4 hints, 1 to 4, not 5"),
-        (lambda: hint("p1e1", "2"), "there are 4 hints, 1 to 4, not '2'"),
     ],
 )
 def test_a_slip_in_a_call_is_told_in_one_line(adding, call, says):
@@ -179,17 +170,13 @@ def grader(text):
     return names["grade"]
 
 
-def test_a_grader_that_trips_over_the_result_blames_it_in_words(course):
+def test_a_grader_that_trips_over_the_result_blames_it_in_words_and_one_that_fails_blames_the_course():
     grade = grader("def grade(f):\n    out = guard(f, 2, 3)\n    assert out.shape == (2, 3)")
-    shape = course(Exercise("p1t3_shape", ("f",), grade))
+    shape = Exercise("p1t3_shape", ("f",), grade)
     v = verdict(right, shape)
     assert v.diagnosis == "unusable-result" and "`right`" in v.says and v.got == "5"
     assert verdict(written("a + b"), shape).diagnosis == "returns-nothing"
-
-
-def test_a_grader_that_fails_by_itself_does_not_blame_the_learner(course):
-    grade = grader("def grade(f):\n    raise KeyError('oops')")
-    v = verdict(right, course(Exercise("p1t4", ("f",), grade)))
+    v = verdict(right, Exercise("p1t4", ("f",), grader("def grade(f):\n    raise KeyError('oops')")))
     assert v.diagnosis == "grader-failed" and "fault of the course" in v.says
 
 
@@ -229,33 +216,3 @@ def test_an_interrupt_ends_the_child_too_and_shows_no_traceback(adding, ctrl_c):
         check("p1t1_add", written(LOOPS))
     assert len(caught.value._render_traceback_()) == 1
     assert progress.of("p1t1_add") == progress.FRESH and not multiprocessing.active_children()
-
-
-AFTER_THREADS = """
-import torch
-from exercises.grading import Exercise
-from exercises.judging.sandbox import judge_safely
-from phase2_attention_kvcache.model import SamplingParams
-from phase4_scheduler.engine import LLMEngine
-
-torch.set_num_threads(4)  # the threads of OpenMP's pool do not come along in a fork: without care it hangs
-def products():
-    a = torch.randn(1500, 1500); (a @ a).sum(); (a + a).exp().sum(); torch.sort(a)
-def answer():  # numba ends a process that was forked after its threads began: the sandbox leaves it out
-    engine = LLMEngine.from_pretrained('tales', dtype='float32', device='cpu')
-    return [list(o.token_ids) for o in engine.generate(['Once upon a time', 'The dog'], SamplingParams(temperature=0, max_tokens=4))]
-products()
-before = answer()
-def grade(f):
-    products()
-    assert answer() == before
-verdict = judge_safely(Exercise("p1t1", ("f",), grade, seconds=60.0), (lambda x: x,))
-print(verdict.state, verdict.says)
-"""
-
-
-@pytest.mark.proof  # a Python with torch, numba and an engine: 18 s
-def test_torch_and_numba_work_in_the_child_after_threads_in_the_parent():
-    env, command = os.environ | {"OMP_NUM_THREADS": "4"}, [sys.executable, "-c", AFTER_THREADS]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0 and done.stdout.startswith("correct"), done

@@ -1,13 +1,6 @@
-"""Nothing that a learner wrote is lost, and nothing that an answer started lives on."""
+"""Nothing that a learner wrote is lost."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
-
-import pytest
 
 from exercises.judging.sources import source_of
 from exercises.publishing import build_notebooks
@@ -19,9 +12,6 @@ from exercises.publishing.build_notebooks import (
     text_of,
     write,
 )
-from labkit.paths import ROOT
-
-# ------------------------------------------------------------------ notebooks
 
 
 def write_in(path: Path, line: str) -> str:
@@ -62,38 +52,3 @@ def test_a_guess_in_a_companion_is_noticed_and_so_is_what_cannot_be_read(tmp_pat
     assert has_been_worked_in(path)
     path.write_text("not JSON")
     assert has_been_worked_in(path)
-
-
-# ------------------------------------------------------------------ processes and threads
-
-SCRIPT = """
-import os, sys, time
-from exercises.grading import Exercise, guard
-from exercises.judging.sandbox import judge_safely
-def endless(a, b):
-    open(sys.argv[1], "w").write(str(os.getpid()))
-    while True:
-        pass
-judge_safely(Exercise("p1t1_add", ("add",), lambda f: guard(f, 1, 2)), [endless], 0.2)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_the_child_ends_by_itself_when_its_parent_is_killed(tmp_path):
-    note = tmp_path / "pid"
-    parent = subprocess.Popen([sys.executable, "-c", SCRIPT, str(note)], cwd=ROOT)
-    while not (note.exists() and note.read_text()):
-        assert parent.poll() is None
-        time.sleep(0.01)
-    parent.send_signal(signal.SIGSTOP)  # it cannot stop the child any more, however slow this machine is
-    parent.kill()
-    parent.wait()
-    child = int(note.read_text())
-    while True:  # pytest's own time limit ends this
-        try:
-            os.kill(child, 0)
-            if Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return
-        except OSError:
-            return
-        time.sleep(0.05)

@@ -9,7 +9,7 @@ from exercises.judging.registry import find
 from exercises.judging.sources import all_names, source_of
 from exercises.publishing.build_notebooks import build_solution, build_student
 from exercises.publishing.commands import waits
-from tests.exercises.changed import bank_of, solution
+from tests.exercises.changed import answers_of, bank_of
 
 NAMES = all_names()
 
@@ -53,7 +53,5 @@ def test_right_answers_that_are_written_otherwise_go_into_the_engine(name, capsy
     nb.cells = [cell for cell in nb.cells if not {"check", "engine"} & set(cell.metadata.get("tags", ()))]
     names, _ = run_cells(nb, name)
     for answer in bank_of(name).RIGHT:
-        answer = solution(name, answer) if isinstance(answer, dict) else answer
-        answers = answer if isinstance(answer, tuple) else (answer,)
-        exec(engine.source, names | dict(zip(find(name).asks, answers, strict=True)))
+        exec(engine.source, names | dict(zip(find(name).asks, answers_of(name, answer), strict=True)))
         assert "as with the course's own part" in capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 import io
 import pickle
-from base64 import b64encode
 from collections import Counter, deque
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from exercises.classroom.answering import recorded, replayed
 from exercises.judging.comparing import same
 from exercises.judging.transcript import LEFT_OUT, decoded, encoded
+from exercises.judging.verdict import Verdict
 from tests.exercises.adding import minus, right
 
 VALUES = [
@@ -35,18 +35,15 @@ def test_what_is_no_data_is_left_out():
 
 def test_a_verdict_needs_results(adding):
     """Whatever the process with the answer says: the results in the transcript are compared anew."""
-    _, (answers, one, two, three) = recorded(adding, (right,))
-    assert replayed(adding, [answers, one, two, three]).state == "correct"
-    for forged in (
-        [],
-        [answers],
-        [answers, one],
-        [answers, two, one, three],
-        [one],
-        [answers, "é", two, three],
-    ):
-        assert replayed(adding, forged).state == "not yet"
-    assert replayed(adding, recorded(adding, (minus,))[1]).diagnosis == "subtracts"
+    _, told = recorded(adding, (right,))
+    claim, answers, one, two, three = decoded(told)
+    assert replayed(adding, told) == (Verdict("correct"), False)
+    wrong = [[], [one], [one, two], [two, one, three], ["é", two, three]]
+    for forged in ([claim], [claim, one], *([claim, answers, *results] for results in wrong)):
+        again, is_forged = replayed(adding, encoded(forged))
+        assert again.state == "not yet" and is_forged
+    assert replayed(adding, recorded(adding, (minus,))[1])[0].diagnosis == "subtracts"
+    assert {replayed(adding, told)[0].diagnosis for told in (b"", b"x", encoded([]))} == {"unusable-result"}
 
 
 class Planted:
@@ -58,4 +55,4 @@ def test_a_transcript_makes_no_other_objects():
     file = io.BytesIO()
     torch.save(Planted(), file)
     with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
-        decoded(b64encode(file.getvalue()).decode())
+        decoded(file.getvalue())

@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exercises.judging.verdict import Exercise, NotYet
 from phase3_paged_attention.paging import BlockManager
 from phase3_paged_attention.sharing import SwappingBlockManager, WindowedBlockManager
 from phase4_scheduler.features import faults
 from phase4_scheduler.features.faults import FaultIsolatingRunner
-from tests.fuzzing import answers, command_line, count, engine, hand_ins, http_bodies, model_files, signals
+from tests.fuzzing import command_line, count, engine, http_bodies, model_files, signals
 from tests.fuzzing.command_line import complaint, options_of
 from tests.fuzzing.engine import try_engine
 from tests.fuzzing.model_files import CONTROL, what_is_wrong
@@ -46,8 +45,6 @@ test_random_traffic_and_faults = pytest.mark.proof(attack(engine.try_engine, cas
 test_damaged_model_files = attack(model_files.try_file, cases=150)
 test_bodies_of_any_shape = attack(http_bodies.try_body, cases=20)
 test_options_of_scripts = pytest.mark.proof(attack(command_line.try_program, cases=12))
-test_mistakes_in_right_answers = only_fuzz(attack(answers.try_answer, cases=10))
-test_hostile_hand_ins = only_fuzz(attack(hand_ins.try_class, cases=1))
 test_signals_at_any_moment = only_linux(only_fuzz(attack(signals.try_signal, cases=2)))
 
 
@@ -151,42 +148,3 @@ def test_every_script_tells_its_options():
     options = {name: dict(options_of(name)) for name in command_line.NAMES if "phase1" in name}
     assert all({"--json", "--figures", "--predict"} <= set(known) for known in options.values())
     assert options["phase1_tokens_embeddings.gpu_memory_equation"]["--kv"].startswith("{FP")
-
-
-SOURCE = """
-def clamp(x, low, high):
-    if x < low:
-        return low
-    return min(x, high)
-
-def never_called(x):
-    return x + 1
-"""
-CASES = ((2, 1, 3), 2), ((4, 1, 3), 3), ((0, 1, 3), 1)  # a careless grader forgets the last: below the limits
-AT_THE_LIMIT = "p1e1 clamp\n- if x < low:\n+ if x <= low:"
-NOT_BELOW = "p1e1 clamp\n- if x < low:\n- return low\n+ pass"
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize(
-    ("num_cases", "known", "finds"), [(3, "", {AT_THE_LIMIT}), (3, AT_THE_LIMIT, set()), (2, "", {NOT_BELOW})]
-)
-def test_what_a_grader_should_not_have_taken_is_found(monkeypatch, tmp_path, num_cases, known, finds):
-    def grade(clamp):
-        for args, expected in CASES[:num_cases]:
-            if clamp(*args) != expected:
-                raise NotYet("wrong")
-
-    (tmp_path / "known.txt").write_text(f"# Known.\n\n{known}\n= The same number either way.\n")
-    monkeypatch.setattr(answers, "RIGHT_ALL_THE_SAME", tmp_path / "known.txt")
-    monkeypatch.setattr(answers, "all_names", lambda: ["p1e1"])
-    monkeypatch.setattr(answers, "solution_source", lambda name, slips: SOURCE)
-    monkeypatch.setattr(answers, "find", lambda name: Exercise("p1e1", ("clamp",), grade))
-    answers.right_answer.cache_clear()
-    found = {
-        finding.removeprefix("accepted\n")
-        for case in range(20)
-        for finding in answers.try_answer(random.Random(case))
-    }
-    answers.right_answer.cache_clear()
-    assert finds <= found and (num_cases < 3 or found == finds)

@@ -14,15 +14,14 @@ from rich.console import Console
 
 from exercises.classroom import commands, report, room
 from exercises.classroom.grade import Graded, grade
-from exercises.classroom.room import Room
 from exercises.classroom.submission import Answer, Submission, cells_of_answer
 from exercises.judging.sources import all_names, source_of
 from exercises.judging.verdict import Verdict
 from exercises.publishing.build_notebooks import SOLUTION, build_solution, build_student, fingerprint
 from labkit.command import main as lab
 from labkit.paths import ROOT
+from tests.exercises.classroom import hostile
 from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE, hand_in, notebooks, of
-from tests.fuzzing import hand_ins
 
 NEVER_CHECKED = (
     'hint("p1e1_pairs")\ndef merge(*args):\n    return []\ncheck("p1e1_pairs", count_pairs, merge)'
@@ -31,16 +30,7 @@ THIS = fingerprint(build_student(source_of("p1e1_pairs")))
 OWN_FILE = "from pathlib import Path\nPath('my_example.json').write_text('[1, 2]')"
 
 
-@pytest.fixture(scope="module")
-def rooms():
-    """Rooms with walls where this machine has namespaces, else without."""
-    return lambda number=1: [Room(hand_ins.has_walls()) for _ in range(number)]
-
-
-@pytest.fixture
-def walls():
-    if not hand_ins.has_walls():
-        pytest.skip("needs Linux namespaces")
+walls = pytest.mark.skipif(not room.has_walls(), reason="needs Linux namespaces")
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +47,12 @@ def table(folder):
 CLASS = {  # by learner: cells, what was noted, the mistake or the state, what to look at
     "ada": ((COUNT, MERGE), {"solved": True, "tries": 2, "hints": 1}, "correct", ""),
     "ben": ((COUNT_ONCE, MERGE), {"tries": 4, "edition": THIS}, "pairs-counted-once", ""),
-    "cleo": ((OWN_FILE, COUNT, "%timeit 1\n" + NEVER_CHECKED, MERGE.replace("out", "o")), {}, "correct", ""),
+    "cleo": (
+        (OWN_FILE, "%%time\n" + COUNT, "%timeit 1\n!ls\n" + NEVER_CHECKED, MERGE.replace("out", "o")),
+        {},
+        "correct",
+        "",
+    ),
     "dora": (("1 / 0", COUNT, MERGE.replace("first", "one")), {"solved": True}, "correct", ""),
     "emil": (("def count_pairs(tokens)\n    return {}",), {}, "raises", ""),
     "fred": ((COUNT, MERGE.replace("list(tokens)", "tokens")), {}, "changes-its-input", ""),
@@ -73,7 +68,7 @@ CLASS = {  # by learner: cells, what was noted, the mistake or the state, what t
         "borrowed",
         "noted as solved, but graded again: borrowed",
     ),
-    "una": (("from exercises.phase1.e1_pairs import merge", COUNT), {}, "raises", ""),
+    "una": (("from exercises.judging.answers import guard as merge", COUNT), {}, "borrowed", ""),
 }
 
 
@@ -100,21 +95,36 @@ def test_a_class(tmp_path, capsys, monkeypatch):
 # ------------------------------------------------------------------ hostile hand-ins
 
 
+@walls
 @pytest.mark.proof
-def test_forty_hostile_hand_ins_in_a_class_of_thirty(tmp_path, walls):
+@pytest.mark.timeout(900)
+def test_forty_hostile_hand_ins_in_a_class_of_thirty(tmp_path):
     """They change no other grade. Each has one line, and none is solved."""
-    answers, files = [*hand_ins.BODIES, *hand_ins.SLOW_BODIES], list(hand_ins.FILES)
-    assert len(answers) + len(files) >= 40
-    grades = hand_ins.grade_class(tmp_path, 10, answers, files)
-    assert hand_ins.wrong_in(grades, 10, answers, files) == []
-    came_out = {row["learner"]: (row["mistake"], row["look at"]) for row in grades}
+    assert len(hostile.BODIES) + len(hostile.FILES) >= 40
+    honest = {"right": (COUNT, MERGE), "once": (COUNT_ONCE, MERGE), "empty": ("pass",)}
+    for kind, cells in honest.items():
+        for number in range(10):
+            hand_in(tmp_path, of(f"{kind}-{number}", *cells))
+    for kind, body in hostile.BODIES.items():
+        hand_in(tmp_path, of(kind, COUNT, f"def merge(tokens, pair, new_id):\n    {body}\n"))
+    for make in hostile.FILES.values():
+        make(tmp_path)
+    assert commands.main(["grade", str(tmp_path)]) == 0
+    rows = table(tmp_path)
+    assert len(rows) == 30 + len(hostile.BODIES) + len(hostile.FILES)
+    states = {"right": "correct", "once": "not yet", "empty": "not attempted"}
+    for kind, state in states.items():
+        assert {rows[f"{kind}-{number}"]["state"] for number in range(10)} == {state}
+    assert {rows[kind]["state"] for kind in hostile.BODIES} <= {"not yet", "not attempted"}
+    assert not any("\x1b" in text for row in rows.values() for text in row.values())
     for kind in ("patches the judge", "patches the comparison", "claims to be correct"):
-        assert "claims to be correct, and its results are not" in came_out[kind][1], (kind, came_out[kind])
+        assert "claims to be correct, and its results are not" in rows[kind]["look at"], rows[kind]
     for kind in ("plants bytecode", "writes in the course", "forks", "fork_exec", "calls out"):
-        assert came_out[kind][0] == "raises", (kind, came_out[kind])
+        assert rows[kind]["mistake"] == "raises", rows[kind]
 
 
-def test_what_an_answer_sees(rooms, walls, monkeypatch):
+@walls
+def test_what_an_answer_sees(monkeypatch):
     looks = f"""
 import os
 seen = [os.listdir("/"), os.listdir("/scratch"), os.environ, os.path.exists({str(ROOT / "exercises")!r}), os.listdir("/proc")]
@@ -122,7 +132,9 @@ open("left", "w")
 raise ValueError(f"{{sorted(seen[0])}} {{seen[1]}} {{'SECRET' in seen[2]}} {{seen[3]}} {{sum(map(str.isdigit, seen[4]))}}")
 """
     monkeypatch.setenv("SECRET", "1")
-    for one in grade([of("ada", looks), of("ben", looks)], rooms()):  # two processes: the room and the answer
+    twice = of("ada", looks)
+    twice.answers["p1e2_encode"] = Answer(cells=[*twice.answers["p1e1_pairs"].cells])
+    for one in grade([twice], True, 1):  # two processes: the room and the answer
         assert "home" not in one.verdict.says and one.verdict.says.endswith("[] False False 2"), one.verdict
 
 
@@ -143,8 +155,9 @@ def test_without_namespaces_the_teacher_is_asked(tmp_path, tmp_path_factory, cap
     assert not list(rooms.iterdir())
 
 
+@walls
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_when_it_is_ended_grades_stay_and_nothing_else(tmp_path, number, walls):
+def test_when_it_is_ended_grades_stay_and_nothing_else(tmp_path, number):
     note = "open('/proc/self/comm', 'w').write('lab-left-over')"
     hand_in(tmp_path, of("ada", COUNT_ONCE, MERGE))
     hand_in(tmp_path, of("zoe", COUNT, f"{note}\ndef merge(*args):\n    while True: pass"))
@@ -173,12 +186,12 @@ def left_over():
 
 @pytest.mark.proof
 @pytest.mark.timeout(900)
-def test_all_solutions_pass_and_are_known_as_solutions(rooms):
-    cells = {name: cells_of_answer(build_solution(source_of(name))) for name in all_names()}
-    graded = grade(
-        [Submission(learner="sol", answers={n: Answer(cells=c) for n, c in cells.items()})], rooms(2)
-    )
-    assert [one for one in graded if not one.solved] == []
+def test_all_solutions_pass_and_are_known_as_solutions():
+    answers = {name: Answer(cells=cells_of_answer(build_solution(source_of(name)))) for name in all_names()}
+    halves = [dict(list(answers.items())[half::2]) for half in (0, 1)]
+    submissions = [Submission(learner="sol", answers=half) for half in halves]
+    graded = list(grade(submissions, room.has_walls(), 2))
+    assert len(graded) == len(answers) and [one for one in graded if not one.solved] == []
     assert {why for one in graded for why in one.look_at} == {"is the solution, copied"}
     assert sum(bool(one.look_at) for one in graded) > len(graded) / 2  # the others are short
 
@@ -199,13 +212,14 @@ def test_one_answer_is_told_as_one_and_a_solution_as_that(tmp_path, capsys, monk
 
 def test_lab_passes_it_on(capfd, tmp_path, monkeypatch):
     (tmp_path / "class").mkdir()
+    (tmp_path / "mine.ipynb").write_text("{")
     monkeypatch.chdir(tmp_path)  # a folder is meant from here
-    nothing = f"nothing was handed in: no file of `lab submit` in {tmp_path / 'class'}"
     for words, says in (
-        (["grade", "class"], nothing),
+        (["grade", "class"], f"nothing was handed in: no file of `lab submit` in {tmp_path / 'class'}"),
         (["grade", "x"], "x is not a folder"),
         (["grade", "class", "--only", "9.9"], "no exercise is called '9.9'"),
         (["submit", "?"], "'?' is no name"),
+        (["check", "mine.ipynb"], f"{tmp_path}/mine.ipynb is not a notebook"),
     ):
         assert lab(words) == 2
         out, err = capfd.readouterr()

@@ -1,32 +1,17 @@
-"""An attacker of `lab grade`: hostile hand-ins among honest ones. A finding: an honest grade changes, or a hostile one is solved."""
+"""Hostile hand-ins: what an answer may try, and what may lie in the folder."""
 
-import contextlib
-import csv
-import io
 import os
-import random
 import socket
-import tempfile
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
-import pytest
-
-from exercises.classroom import commands
-from exercises.classroom.room import Room
 from exercises.classroom.submission import Submission
-from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE, hand_in, of
-
-HONEST = {"right": (COUNT, MERGE), "once": (COUNT_ONCE, MERGE), "empty": ("pass",)}
-GRADES = {"right": "correct", "once": "not yet", "empty": "not attempted"}
+from tests.exercises.classroom.handed_in import hand_in, of
 
 # A module of the course, so that no name of it stands in the answer.
 MODULE = "m = lambda *w: __import__('sys').modules['.'.join(['exercises', *w])]; "
 # As the process with an answer ends what it tells, but without a transcript.
-VERDICT = (
-    b'{"state": "correct", "diagnosis": "", "says": "", "tried": "", "got": "", "expected": "", "about": ""}'
-)
+VERDICT = b'{"state": "correct", "diagnosis": "", "says": "", "tried": "", "got": "", "expected": ""}'
 # What `merge` does, or what stands above it; all return a wrong result if they return at all.
 BODIES = {
     "crashes": "import ctypes; ctypes.string_at(0)",
@@ -48,7 +33,7 @@ BODIES = {
     + "object.__setattr__(m('phase1', 'grade_bpe').MERGES.exercise, 'grade', print); return 7",
     "switches the transcript off": MODULE + "t = m('judging', 'transcript'); t.current = None; return 7",
     "writes a transcript": MODULE
-    + "t = m('judging', 'transcript'); t.current.lines[1:] = [t.encoded([(7, None)] * 9)] * 9; return 7",
+    + "m('judging', 'transcript').current.results[:] = [[(7, None)] * 9] * 9; return 7",
     "writes a verdict": MODULE
     + "m('classroom', 'answering').judge = m('judging', 'sandbox').judge = lambda *a: m('judging', 'verdict').Verdict('correct'); return 7",
     "claims to be correct": MODULE
@@ -64,8 +49,6 @@ BODIES = {
     "returns depth": "out = []\n    for _ in range(10**5): out = [out]\n    return out",
     "returns codes": "raise ValueError('\\x1b[2J\\ud800' * 50)",
     "mounts": "import ctypes; c = ctypes.CDLL(None); c.umount(b'/course'); c.unshare(0x10000000); return 7",
-}
-SLOW_BODIES = {
     "loops": "\n    while True: pass",
     "loops in C": "return sum(iter(int, 1))",
     "catches all": "\n    while True:\n        try: __import__('time').sleep(9)\n        except BaseException: pass",
@@ -96,57 +79,3 @@ FILES: dict[str, Callable[[Path], object]] = {
     "2 MB of code": lambda folder: hand_in(folder, of("wide", "x=1;" * 490_000)),
     "loop of links": lambda folder: (folder / "loop").symlink_to("loop"),
 }
-
-
-def grade_class(folder: Path, honest: int, answers: list[str], files: list[str]) -> list[dict[str, str]]:
-    """The rows of grades.csv of a class: as many of each honest kind, and these hostile hand-ins."""
-    for kind, cells in HONEST.items():
-        hand_in(folder, of(kind, *cells))
-        for number in range(1, honest):
-            hand_in(folder, of(f"{kind}-{number}", *cells))
-    for kind in answers:
-        body = (BODIES | SLOW_BODIES)[kind]
-        hand_in(folder, of(kind, COUNT, f"def merge(tokens, pair, new_id):\n    {body}\n"))
-    for kind in files:
-        FILES[kind](folder)
-    with contextlib.redirect_stdout(io.StringIO()):
-        assert commands.main(["grade", str(folder)]) == 0
-    return list(csv.DictReader((folder / "grades.csv").open(encoding="utf-8-sig")))
-
-
-def wrong_in(grades: list[dict[str, str]], honest: int, answers: list[str], files: list[str]) -> list[str]:
-    """What is not as it should be."""
-    found = []
-    states = {row["learner"]: row["state"] for row in grades}
-    for kind, state in GRADES.items():
-        for learner in (kind, *(f"{kind}-{number}" for number in range(1, honest))):
-            if states.get(learner) != state:
-                found.append(f"{learner}: {states.get(learner)} in place of {state}")
-    found += [
-        f"{kind}: {states.get(kind)}"
-        for kind in answers
-        if states.get(kind) not in ("not yet", "not attempted")
-    ]
-    if len(grades) != 3 * honest + len(answers) + len(files):
-        found.append(f"{len(grades)} lines")
-    if text := [text for row in grades for text in row.values() if "\x1b" in text]:
-        found.append(f"control codes: {text[0]!r}")
-    return found
-
-
-@cache
-def has_walls() -> bool:
-    """Whether this machine has the namespaces that a room needs."""
-    room = Room(isolated=True)
-    try:
-        return room.open()
-    finally:
-        room.close()
-
-
-def try_class(rng: random.Random) -> list[str]:
-    if not has_walls():
-        pytest.skip("needs Linux namespaces")
-    answers, files = rng.sample([*BODIES, *SLOW_BODIES], 4), rng.sample(list(FILES), 3)
-    with tempfile.TemporaryDirectory() as folder:
-        return wrong_in(grade_class(Path(folder), 1, answers, files), 1, answers, files)
