@@ -37,7 +37,7 @@ class EngineConfig(SchedulerConfig):
 
     Attributes:
         num_blocks: blocks, the null block included; None: as many as all running requests could ever need,
-            within 30% of the memory (on a GPU 80% of what is free: activations need some as well).
+            within 30% of the memory (on a GPU 80% of what is free, less what the largest step needs).
         block_size: tokens per block.
         enable_prefix_caching: find full blocks again by the tokens that they hold.
         enforce_eager: on a GPU, start every operation of a decode step anew instead of replaying a recording.

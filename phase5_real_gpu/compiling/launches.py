@@ -85,9 +85,15 @@ VARIANTS: dict[str, Callable[[str], None]] = {
         call, head_dim=head_dim, rule=dict(window=1000 if window else None, softcap=50.0 if softcap else None),
         **(FP8 if fp8 else {}),
     )
-    for kernel, call in {"decode": _decode, "decode split": partial(_decode, num_splits=MOST_SPLITS), "prefill": _prefill}.items()
+    for kernel, call in {
+        "decode": _decode,
+        "decode split": partial(_decode, num_splits=MOST_SPLITS),
+        "prefill": _prefill,
+        "decode fp32": lambda dtype, **more: _decode("float32", **more),
+        "prefill fp32": lambda dtype, **more: _prefill("float32", **more),
+    }.items()
     for head_dim in (64, 80, 96, 128, 256)
-    for fp8 in (False, True)
+    for fp8 in ((False,) if "fp32" in kernel else (False, True))
     for window in (False, True)
     for softcap in (False, True)
 }  # fmt: skip
@@ -96,10 +102,8 @@ VARIANTS: dict[str, Callable[[str], None]] = {
 CASES: dict[str, Callable[[str], None]] = (
     VARIANTS
     | {
-        "decode fp32": lambda dtype: _decode("float32"),
         "decode unaligned": partial(_decode, skip=1),
         "decode int64": partial(_decode, num_splits=16, index="int64"),
-        "prefill fp32": lambda dtype: _prefill("float32"),
         "prefill int64": partial(_prefill, index="int64"),
         "write KV": _write,
         "rotate and write KV": partial(_write, rotated=True),

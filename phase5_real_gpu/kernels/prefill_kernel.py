@@ -209,6 +209,7 @@ def paged_prefill(
         QUERIES_PER_KV=queries_per_kv, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, ROWS=rows, RUN=run,
         DIMS=triton.next_power_of_2(head_dim), TILE=tile_tokens(head_dim, q.element_size()),
         UPCAST=INTERPRETED, WINDOW=window, SOFTCAP=cap, num_warps=warps, num_stages=3,
-        maxnreg=255 if capability() >= (10, 0) else None,  # left alone, the compiler takes too few there
+        # Left alone, the compiler takes too few registers there, and spills.
+        maxnreg=255 if capability() >= (10, 0) or q.element_size() == 4 else None,
     )  # fmt: skip
     return out

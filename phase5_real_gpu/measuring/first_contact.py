@@ -24,17 +24,19 @@ QUICK = (*REPORT, "--quick", "--resume")
 
 FIRST_CONTACT = (
     Step("doctor", "driver, compiler and packages are there", 20, ("-m", "labkit.command", "doctor")),
-    Step("graphs", "CUDA graphs give what plain steps give", 60,
+    Step("graphs", "CUDA graphs give what plain steps give, in 32 and 16 bits", 60,
          ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"{TESTS}/test_gpu_runner.py", "-k", "cuda_graphs")),
     Step("proof", "the three kernels against plain attention, and the engine on them", 60,
          ("phase5_real_gpu/triton_paged_attention.py", "--device", "cuda", "--quick")),
     Step("kernels", "read bandwidth, and every kernel once", 90, ("phase5_real_gpu/kernel_benchmark.py", *QUICK)),
     Step("engine", "TTFT, ITL and throughput of TinyLlama's shape", 80,
          ("phase5_real_gpu/engine_benchmark.py", *QUICK, "--no-peers")),
-    Step("memory", "caches and memory", 50, ("phase5_real_gpu/memory_hierarchy.py", *REPORT)),
-    Step("kernels-in-full", "every kernel, timed longer", 100,
+    Step("memory", "caches and memory", 40, ("phase5_real_gpu/memory_hierarchy.py", *REPORT)),
+    Step("tests", "all kernels in all number formats, against plain torch", 60,
+         ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "4", f"{TESTS}/fused", f"{TESTS}/kernels")),
+    Step("kernels-in-full", "every kernel, timed longer", 80,
          ("phase5_real_gpu/kernel_benchmark.py", *REPORT, "--resume")),
-    Step("llama", "the shape of Llama-3 8B", 90,
+    Step("llama", "the shape of Llama-3 8B", 80,
          ("phase5_real_gpu/engine_benchmark.py", *QUICK, "--no-peers", "--models", "llama3-8b")),
     Step("compare", "beside published figures", 20, ("phase5_real_gpu/compare_to_reference.py", "{gathered}")),
 )  # fmt: skip

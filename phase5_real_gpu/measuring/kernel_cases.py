@@ -101,6 +101,29 @@ class WriteCase:
         return Work(0, 2 * numbers * DTYPES[self.dtype].itemsize + 8 * self.tokens)
 
 
+@dataclass(frozen=True)
+class GemmCase:
+    """[rows, inputs] x [inputs, outputs]. kind: the weights' format, of `quantized_formats.py`; "": that of dtype."""
+
+    name: str
+    title: str
+    kind: str = "int4"
+    rows: int = 1
+    inputs: int = 4096
+    outputs: int = 4096
+    dtype: str = "bfloat16"
+
+    @property
+    def work(self) -> Work:
+        """Weights, inputs and results once; int4: codes of half a byte, and 3 bytes of scale and zero point for each 32."""
+        itemsize = DTYPES[self.dtype].itemsize
+        of_weight = 0.5 + 3 / 32 if self.kind else itemsize
+        moved = self.rows * (self.inputs + self.outputs) * itemsize
+        return Work(
+            2 * self.rows * self.inputs * self.outputs, self.inputs * self.outputs * of_weight + moved
+        )
+
+
 def decode_case(name: str, title: str, context_lens: Sequence[int], **more) -> AttentionCase:
     return AttentionCase(name, title, (1,) * len(context_lens), tuple(context_lens), **more)
 
@@ -130,6 +153,7 @@ DECODE_FP8 = replace(
 )
 PREFILL_8K = AttentionCase("prefill-8k", "prefill, 8k tokens", (8 * K,), (8 * K,))
 WRITE_8K = WriteCase("write-kv-8k", "write KV, 8k tokens", 8 * K)
+GEMM_INT4 = GemmCase("gemm-int4-b1", "GEMM int4, 1 x 4096 x 4096")
 PYTHON_GPU = decode_case("decode-b1-512", "decode, 1 user x 512", [512])
 
 CPU_DECODE = decode_case(

@@ -5,11 +5,16 @@ from functools import cache, partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
+from phase2_attention_kvcache.quantization.quantized_formats import FORMATS
+from phase2_attention_kvcache.quantization.quantized_linear import QuantizedWeight
+from phase5_real_gpu.fused import quantized_gemm
 from phase5_real_gpu.measuring.kernel_cases import (
     DTYPES,
     AttentionCase,
     AttentionInputs,
+    GemmCase,
     WriteCase,
     WrongAnswer,
     check_answer,
@@ -21,15 +26,20 @@ from phase5_real_gpu.measuring.measurements import GB, TERA, Bench, Floor, Limit
 from phase5_real_gpu.measuring.timing import Timing, time_call, time_in_graph
 
 
-def floor_of(case: AttentionCase | WriteCase, limits: Limits) -> Floor:
-    """Attention is compared with reading, storing keys and values with copying."""
+def floor_of(case: AttentionCase | WriteCase | GemmCase, limits: Limits) -> Floor:
+    """Attention and GEMMs are compared with reading, storing keys and values with copying."""
     if isinstance(case, WriteCase):
         return Floor(case.work.bytes / (limits.copy_gb_s * GB), "bandwidth")
     return limits.floor(case.work, case.dtype)
 
 
 def as_measurement(
-    bench: Bench, case: AttentionCase | WriteCase, name: str, kernel: str, timing: Timing, **more: float
+    bench: Bench,
+    case: AttentionCase | WriteCase | GemmCase,
+    name: str,
+    kernel: str,
+    timing: Timing,
+    **more: float,
 ) -> Measurement:
     """`kernel`: its title. Details hold what tables and figures show: case, kernel, GB/s, TFLOP/s."""
     floor, work, seconds = floor_of(case, bench.limits), case.work, timing.median_us / 1e6
@@ -101,6 +111,29 @@ def measure_write(
         layers += [(k.clone(), v.clone(), *caches.clone()) for _ in range(7)]
     timing = time_call(lambda: [write(*layer, slots) for layer in layers], device, bench.seconds)
     return as_measurement(bench, case, prefix + case.name, title, timing.divided_by(len(layers)))
+
+
+@torch.inference_mode()
+def measure_gemm(bench: Bench, case: GemmCase, title: str, layers: int) -> Measurement:
+    """A matrix for each layer, all in one CUDA graph: together they are more than a cache holds.
+
+    Raises:
+        WrongAnswer: a row is not that of the dequantised matrix.
+    """
+    torch.manual_seed(0)
+    dense = torch.randn(case.outputs, case.inputs)
+    planes = QuantizedWeight.of(dense, case.kind or "int4").planes
+    weight = FORMATS[case.kind or "int4"].dequantize(planes).to(bench.device)
+    x = torch.randn(case.rows, case.inputs).to(bench.device, DTYPES[case.dtype])
+    expected = x.float() @ weight.float().t()
+    if case.kind:
+        given = [[plane.to(bench.device, copy=True) for plane in planes.values()] for _ in range(layers)]
+        calls = [partial(quantized_gemm, x, *each) for each in given]
+    else:
+        calls = [partial(linear, x, weight.to(x.dtype, copy=True)) for _ in range(layers)]
+    error = max(check_answer(call(), expected, case.dtype) for call in calls)
+    timing = time_in_graph(lambda: [call() for call in calls], bench.seconds).divided_by(layers)
+    return as_measurement(bench, case, case.name, title, timing, error=error)
 
 
 def run_case(

@@ -37,7 +37,7 @@ GATES = [
     Gate("decode-b64-4k-flashinfer", "decode, 64 users x 4k: how many times as fast as FlashInfer",
          times_as_fast("decode-b64-4k", "flashinfer-decode-b64-4k"), 0.91),
     Gate("decode-b1-32k-bandwidth", "decode, 1 user x 32k: share of the measured read bandwidth",
-         share("decode-b1-32k"), 0.55),
+         share("decode-b1-32k-graph"), 0.55),
     Gate("decode-b1-4k-graph-flashinfer", "decode, 1 user x 4k in a CUDA graph: how many times as fast as FlashInfer",
          times_as_fast("decode-b1-4k-graph", "flashinfer-decode-b1-4k-graph"), 0.67),
     Gate("skewed-against-uniform", "unequal lengths, same total: how many times as fast as equal lengths",

@@ -12,8 +12,8 @@ from phase5_real_gpu.fused.fp8_kv_cache import fp8_problem
 from phase5_real_gpu.kernels import triton_setup, write_kv
 from phase5_real_gpu.measuring import kernel_cases as cases
 from phase5_real_gpu.measuring import kernel_peers as peers
-from phase5_real_gpu.measuring.kernel_cases import AttentionCase, WriteCase
-from phase5_real_gpu.measuring.kernel_measure import measure_write, run_case
+from phase5_real_gpu.measuring.kernel_cases import AttentionCase, GemmCase, WriteCase
+from phase5_real_gpu.measuring.kernel_measure import measure_gemm, measure_write, run_case
 from phase5_real_gpu.measuring.kernel_peers import Runner
 from phase5_real_gpu.measuring.measurements import Bench, Limits
 from phase5_real_gpu.story.kernel_figures import draw_kernels
@@ -21,8 +21,14 @@ from phase5_real_gpu.story.kernel_gates import put_gates
 from phase5_real_gpu.story.ladder_story import ladder_cases, ladder_runners, show_ladder
 
 LAYERS = 16  # keys and values of 16 layers of the 1 x 4k case are 268 MB: no cache holds them
+LONG_LAYERS = 4  # of 1 x 32k: 537 MB
 PYTHON_MULTIPLY_ADD = 50e-9  # seconds that plain Python needs for one multiplication and addition, roughly
 PROOF = "tests/phase5_real_gpu and compile_report.py"
+GEMM_LAYERS = 32  # 336 MB in int4
+GEMMS = (
+    (cases.GEMM_INT4, "Triton, weights in registers"),
+    (replace(cases.GEMM_INT4, name="torch-gemm-b1", kind=""), "PyTorch linear, 16 bits"),
+)
 Job = Callable[[], object]
 
 
@@ -172,22 +178,32 @@ def gpu_jobs(bench: Bench, ours: Sequence[Runner]) -> list[Job]:
             return lambda: bench.leave_out(case.title, problem)
         return partial(run_case, bench, case, runners, **more)
 
-    graph = dict(graph_layers=LAYERS)
+    # A call of few programs is short: timed by itself, its launch and the caches just emptied would count.
+    graph, few = dict(graph_layers=LAYERS), dict(graph_layers=LONG_LAYERS)
     attention: list[tuple[AttentionCase, list[Runner], dict[str, int]]] = [
         (cases.DECODE_B64, [peers.SDPA], {}),
         (cases.DECODE_B1_4K, [peers.SDPA], graph),
         (cases.DECODE_SKEWED, [], {}),
-        (cases.DECODE_ONE_LONG, [], {}),
+        (cases.DECODE_ONE_LONG, [], few),
         (cases.DECODE_FP8, [], {}),
-        (cases.DECODE_B1_32K, [peers.SDPA], {}),
+        (cases.DECODE_B1_32K, [peers.SDPA], few),
         (cases.PREFILL_8K, [peers.SDPA], {}),
         (cases.PYTHON_GPU, [peers.PYTHON], {}),
     ]
     own = [job(case, [*ours, *others], **more) for case, others, more in attention]
     own.append(partial(write_cases, bench, replace(cases.WRITE_8K, dtype=bench.dtype), bool(ours)))
+    own += [partial(gemm_case, bench, case, title) for case, title in GEMMS if ours]
     ladder = [partial(run_case, bench, case, ladder_runners()) for case in ladder_cases(bench.dtype) if ours]
     compiled_first = [job(case, [peers.FLASHINFER], slow=True, **more) for case, _, more in attention[:-1]]
     return [*own, *ladder, *compiled_first]
+
+
+def gemm_case(bench: Bench, case: GemmCase, title: str) -> None:
+    if case.name not in bench.found:
+        case = replace(case, dtype=bench.dtype)
+        bench.attempt(
+            f"{title}, {case.title}", lambda: bench.add(measure_gemm(bench, case, title, GEMM_LAYERS))
+        )
 
 
 def write_cases(bench: Bench, case: WriteCase, ours: bool) -> None:

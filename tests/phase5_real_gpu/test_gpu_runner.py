@@ -24,7 +24,7 @@ from phase4_scheduler.server.engine_process import warm_up
 from phase5_real_gpu.kernels import gpu_runner
 from phase5_real_gpu.kernels.gpu_runner import CUDAGraphRecorder, GPURunner, Recording
 from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
-from tests.phase5_real_gpu.conftest import repeat_in_python
+from tests.phase5_real_gpu.conftest import DTYPES, repeat_in_python
 from tests.properties import contrasted
 
 pytest.importorskip("triton")
@@ -32,9 +32,9 @@ pytest.importorskip("triton")
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 NUM_BLOCKS, SIZE = 50, 4
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-RECORDERS = [  # `lab first-contact` selects the second by its id
-    pytest.param(repeat_in_python, id="in_Python"),
-    pytest.param(CUDAGraphRecorder(), id="CUDA_graphs", marks=NEEDS_GPU),
+RECORDERS = [  # makers, because a pool dies with its graphs. `lab first-contact` selects the second by its id
+    pytest.param(lambda: repeat_in_python, id="in_Python"),
+    pytest.param(CUDAGraphRecorder, id="CUDA_graphs", marks=NEEDS_GPU),
 ]
 
 
@@ -99,13 +99,13 @@ def serve(engine):
     return tokens
 
 
-@pytest.mark.parametrize("record", RECORDERS)
+@pytest.mark.parametrize("make_recorder", RECORDERS)
 @pytest.mark.parametrize(
     ("model", "cut_for", "is_async"), [("gpt2", 1, False), ("llama", 16, True)], indirect=["model"]
 )
-def test_the_engine_writes_the_same_tokens(model, record, cut_for, is_async):
+def test_the_engine_writes_the_same_tokens(model, make_recorder, cut_for, is_async):
     """Batches of all sizes in recordings of 1, 2, 4 and 8, tables that grow, shrink and change hands, mixed steps in between."""
-    wanted, counter = serve(plain_engine(model)), Counting(record)
+    wanted, counter = serve(plain_engine(model)), Counting(make_recorder())
     engine = engine_with(model, counter, cut_for, longest=1024, async_scheduling=is_async)
     assert serve(engine) == wanted and len({tuple(t) for t in wanted.values()}) == len(wanted)
     runner = engine.core.runner
@@ -117,6 +117,22 @@ def test_the_engine_writes_the_same_tokens(model, record, cut_for, is_async):
     shared = runner.kv_cache.partials.untyped_storage().data_ptr()
     plans = [step.decodes.plan for step in runner._recorded]  # all share the memory of their splits
     assert all(p.num_splits == 1 or p.partial_out.untyped_storage().data_ptr() == shared for p in plans)
+
+
+@pytest.mark.parametrize("make_recorder", RECORDERS)
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype.itemsize == 2])
+def test_a_recorded_step_in_16_bits_gives_the_hidden_states_of_an_eager_one(lab, make_recorder, dtype):
+    """As many requests as a bucket holds, so that both multiply the same shapes."""
+    model = contrasted(Transformer.random(lab.model_config(2, 1, 16), dtype=dtype, device=lab.device))
+    hidden = {}
+    for record in (make_recorder(), None):
+        engine, steps = engine_with(model, record), hidden.setdefault(record is None, [])
+        execute = engine.core.runner.execute
+        engine.core.runner.execute = lambda batch: steps.append(execute(batch).clone()) or steps[-1]  # noqa: B023
+        engine.generate([[1, 2, 3], [4, 5]], GREEDY)
+        assert bool(engine.core.runner.recordings) == (record is not None)
+    for recorded, eager in zip(hidden[False], hidden[True], strict=True):
+        lab.assert_near(recorded, eager, lab.tolerance[dtype])
 
 
 @pytest.mark.parametrize(("holder", "name"), [(gpu_runner, "DecodeInputs"), (TritonPagedKVCache, "plan")])
@@ -137,18 +153,23 @@ def test_memory_that_is_lacking_costs_the_recordings_alone(model, monkeypatch, h
     assert tokens == [o.token_ids for o in plain_engine(model).generate(prompts, GREEDY)]
 
 
-def test_the_memory_of_splits_is_taken_from_the_cache(lab, monkeypatch):
-    """It is there when the runner is built, so no step lacks it, and fewer blocks are left for keys and values."""
+def test_the_memory_of_a_step_is_taken_from_the_cache(lab, monkeypatch):
+    """Splits, activations, logits and recordings; fewer blocks are left for keys and values."""
     config = lab.model_config(4, 2, 64, max_context=4096)
     model = SimpleNamespace(config=config, dtype=torch.float16, device=torch.device("cuda"))
     settings = EngineConfig(max_num_seqs=8, max_model_len=4096)
+    splits = GPURunner.split_bytes(model, settings)
+    assert splits == 4 * 8 * 4 * 64 * (64 + 1)  # 4,096 tokens are 64 tiles
+    assert GPURunner.split_bytes(model, EngineConfig(max_num_seqs=8, max_model_len=256)) == 0
     needed = GPURunner.work_bytes(model, settings)
-    assert needed == 4 * 8 * 4 * 64 * (64 + 1)  # 4,096 tokens are 64 tiles
-    assert GPURunner.work_bytes(model, EngineConfig(max_num_seqs=8, max_model_len=256)) == 0
+    step = settings.max_num_batched_tokens * 2 * (2 * 32 + 512) + 4 * 4 * 8 * 97
+    assert needed == splits + step + 4 * 7 * gpu_runner.GRAPH_BYTES  # 1, 2, 4, 8 requests; 1 to 64 splits
+    assert GPURunner.work_bytes(model, dataclasses.replace(settings, enforce_eager=True)) == splits + step
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10**7, 10**7))
+    free = 3 * 10**8
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, free))
     of_block = 2 * 2 * 2 * 2 * 64 * 16
-    assert build.default_num_blocks(model, settings) == int((8e6 - needed) // of_block) + 1
+    assert build.default_num_blocks(model, settings) == int((0.8 * free - needed) // of_block) + 1
 
 
 @pytest.mark.parametrize("most", [1, 3, 7, 63, 64, 65, 100, 256, 257])

@@ -8,13 +8,18 @@ from hypothesis import strategies as st
 from phase2_attention_kvcache.quantization.quantized_formats import FORMATS
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedWeight
 from phase5_real_gpu.fused import quantized_gemm
-from tests.phase5_real_gpu.conftest import DTYPES
+from tests.phase5_real_gpu.conftest import DEVICE, DTYPES
 from tests.properties import unshrunk
 
 pytest.importorskip("triton")
 
 KINDS = ("int8", "q8_0", "q4_0", "int4")
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+
+def planes_of(weight: torch.Tensor, kind: str) -> dict[str, torch.Tensor]:
+    """A quantized matrix, where the kernels run."""
+    return {name: plane.to(DEVICE) for name, plane in QuantizedWeight.of(weight, kind).planes.items()}
 
 
 @given(
@@ -27,20 +32,20 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 @settings(unshrunk, max_examples=25)
 def test_equals_the_dequantised_matrix(kind, rows, outputs, groups, dtype):
     torch.manual_seed(rows + outputs)
-    weight = QuantizedWeight.of(torch.randn(outputs, 32 * groups) + 0.3, kind)
-    x = torch.randn(rows, 32 * groups).to(dtype)
-    y = quantized_gemm(x, *weight.planes.values())
-    expected = x.double() @ FORMATS[kind].dequantize(weight.planes).double().t()
+    planes = planes_of(torch.randn(outputs, 32 * groups) + 0.3, kind)
+    x = torch.randn(rows, 32 * groups).to(DEVICE, dtype)
+    y = quantized_gemm(x, *planes.values())
+    expected = x.double() @ FORMATS[kind].dequantize(planes).double().t()
     assert y.dtype == dtype and y.shape == expected.shape
     assert (y.double() - expected).abs().max() <= TOLERANCE[dtype] * expected.abs().max().clamp(min=1)
 
 
 def test_rows_apart_in_memory():
     """x and codes may be parts of larger tensors."""
-    weight = QuantizedWeight.of(torch.randn(40, 64), "q4_0").planes
-    wide = torch.full((40, 64), 255, dtype=torch.uint8)
+    weight = planes_of(torch.randn(40, 64), "q4_0")
+    wide = torch.full((40, 64), 255, dtype=torch.uint8, device=DEVICE)
     wide[:, 16:48] = weight["codes"]
-    x = torch.full((3, 128), torch.nan)
+    x = torch.full((3, 128), torch.nan, device=DEVICE)
     x[:, :64] = torch.randn(3, 64)
     apart = quantized_gemm(x[:, :64], wide[:, 16:48], weight["scales"])
     assert torch.equal(apart, quantized_gemm(x[:, :64].contiguous(), **weight))
@@ -57,6 +62,6 @@ def test_rows_apart_in_memory():
     ],
 )
 def test_what_does_not_fit(change, message):
-    given = dict(x=torch.zeros(2, 64), **QuantizedWeight.of(torch.randn(40, 64), "q4_0").planes)
+    given = dict(x=torch.zeros(2, 64)) | planes_of(torch.randn(40, 64), "q4_0") | change
     with pytest.raises(ValueError, match=message):
-        quantized_gemm(**given | change)
+        quantized_gemm(**{name: tensor.to(DEVICE) for name, tensor in given.items()})

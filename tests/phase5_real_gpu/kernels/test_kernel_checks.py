@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from phase5_real_gpu.kernels import paged_decode, paged_prefill, write_kv
+from phase5_real_gpu.kernels import kernel_checks, paged_decode, paged_prefill, write_kv
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED
 
 pytest.importorskip("triton")
@@ -157,3 +157,13 @@ def test_what_is_never_read_may_be_anything(lab, inputs):
     case = lab.Case([4], [4])
     slots = torch.tensor([-1, 0, -1, 95 % (case.num_blocks * 16)], device=lab.device)
     write_kv(*(case.new(t) for t in case.given), case.k_cache, case.v_cache, slots)
+
+
+@pytest.mark.parametrize("kernel", [paged_decode, paged_prefill, write_kv])
+def test_a_compiled_kernel_refuses_tensors_of_the_cpu(inputs, monkeypatch, kernel):
+    """It would read the GPU's memory at their addresses."""
+    monkeypatch.setattr(kernel_checks, "INTERPRETED", False)
+    monkeypatch.setattr(kernel_checks, "card_problem", lambda dtype: None)
+    given = {name: tensor.cpu() for name, tensor in inputs[kernel.__name__].items()}
+    with pytest.raises(ValueError, match="k_cache is on the CPU, and the kernels run on the GPU"):
+        kernel(**given)
