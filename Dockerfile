@@ -2,6 +2,7 @@
 #     docker build -t inference-lab .
 #     mkdir -p mine
 #     docker run --rm -p 8888:8888 -p 8000:8000 -v "$PWD/mine:/course/outputs" inference-lab
+# With an NVIDIA card add `--gpus all` (not tried yet; it needs NVIDIA's container toolkit).
 # It prints an address for the browser. Your notes are kept in mine/; save notebooks to your own disk from JupyterLab.
 FROM python:3.12-slim
 # hadolint ignore=DL3008

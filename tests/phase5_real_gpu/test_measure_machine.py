@@ -226,6 +226,7 @@ def test_expected_figures_follow_from_the_data_sheet():
     """By hand: 1.08 GB at 4.8 TB/s are 225 us; 8 billion weights of 2 bytes, the token table left out, are 15.0 GB."""
     h200, t4 = expected_on(CARDS["h200"]), expected_on(CARDS["t4"])
     assert h200["read-bandwidth"][:2] == (3600, 4800)
+    assert h200["matmul-bfloat16"].high == pytest.approx(1.1 * CARDS["h200"].tensor_tflops)
     assert h200["decode-b64-4k"].low == pytest.approx(225, rel=0.01)
     assert h200["itl-llama3-8b-b1"].low == pytest.approx(15.0e9 / 4.8e12 * 1e3, rel=0.01)
     assert t4["itl-llama3-8b-b1"].low is None and "matmul-float16" in t4
