@@ -26,7 +26,7 @@ test: setup
 proof: setup
 	$(BIN)/python -m pytest -n auto --dist loadfile -m proof
 
-# After a change of a kernel: over 600 variants as machine code for six cards. None may spill registers.
+# After a change of a kernel: over 700 variants as machine code for six cards. None may spill registers.
 variants: setup
 	ALL_VARIANTS=1 $(BIN)/python -m pytest -n auto tests/phase5_real_gpu/test_kernel_variants.py
 

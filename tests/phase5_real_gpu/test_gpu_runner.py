@@ -166,7 +166,7 @@ def test_the_memory_of_a_step_is_taken_from_the_cache(lab, monkeypatch):
     assert needed == splits + step + 4 * 7 * gpu_runner.GRAPH_BYTES  # 1, 2, 4, 8 requests; 1 to 64 splits
     assert GPURunner.work_bytes(model, dataclasses.replace(settings, enforce_eager=True)) == splits + step
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    free = 3 * 10**8
+    free = int((needed + 8e6) / 0.8)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, free))
     of_block = 2 * 2 * 2 * 2 * 64 * 16
     assert build.default_num_blocks(model, settings) == int((0.8 * free - needed) // of_block) + 1
