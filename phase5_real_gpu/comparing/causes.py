@@ -1,4 +1,4 @@
-"""Why a figure is off: ten causes, each with the trace that it leaves in a report.
+"""Why a figure is off: nine causes, each with the trace that it leaves in a report.
 
 A cause cannot be seen, only its trace. Forget to wait for the GPU, and times come out that no machine could reach. Count the
 first call, and one repeat stands out. Send float32, and twice the bytes move. So each cause has a *signature*: a function that
@@ -22,9 +22,6 @@ from phase5_real_gpu.measuring.reference_files import Reference
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 SLOW_PATHS = ("gather", "eager", "python", "torch")
 KERNELS_A_LAYER = 12  # at least: norms, linear layers, rotation, writing keys, attention, activation, sums
-# Whose version may explain a figure, and where it stands in `environment`. A CPU has only the first.
-VERSIONS = (("torch", "packages", "torch"), ("triton", "packages", "triton"),
-            ("driver", "gpu", "driver"), ("CUDA", "gpu", "cuda"))  # fmt: skip
 
 
 Signature = Callable[[Reference, Reference | None], Iterator[tuple[str, str]]]
@@ -274,26 +271,3 @@ def fixed_time_in_each_step(report: Reference, reference: Reference | None) -> I
                     m.name,
                     f"{alone.name} is {facts.show(alone)}. {hollow} {facts.show(alone, fixed)} in the same minute",
                 )
-
-
-@cause(
-    "old driver or Triton",
-    "Newer compilers use newer instructions of the card, and newer drivers start kernels sooner.",
-    "update to the versions of the reference, then measure again",
-)
-def older_software(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
-    """Older than the reference's, and something is slower than it should be."""
-    if reference is None or report.device != reference.device:
-        return
-    ratios = [facts.ratio_of_shares(m, reference.get(m.name)) for m in report.measurements]
-    older = []
-    for name, where, key in VERSIONS if report.device == "gpu" else VERSIONS[:1]:
-        mine, theirs = ((r.environment.get(where) or {}).get(key) for r in (report, reference))
-        if (
-            facts.version_of(mine)
-            and facts.version_of(theirs)
-            and facts.version_of(mine) < facts.version_of(theirs)
-        ):
-            older.append(f"{name} {mine} (the reference has {theirs})")
-    if older and any(r and r < 0.7 for r in ratios):
-        yield "", "older here: " + ", ".join(older)

@@ -128,3 +128,27 @@ def _kind(report: Reference) -> str:
     """The card's model in its driver's name: "NVIDIA H100 80GB HBM3" -> "H100", "NVIDIA GeForce RTX 4090" -> "RTX 4090"."""
     name = re.sub("NVIDIA|GeForce|Tesla|-", " ", report.device_name)
     return re.match(r"(RTX (PRO )?)?\w*", " ".join(name.split()))[0]
+
+
+def imagine(machine: Reference, factor: float) -> Reference:
+    """The same machine with everything `factor` times as slow: memory, arithmetic and launches."""
+
+    def slower(m: Measurement) -> Measurement:
+        times = factor if m.better == "lower" else 1 / factor
+        return replace(m, value=m.value * times, floor=m.floor and m.floor * times)
+
+    old = machine.limits
+    rates = {name: value and value / factor for name, value in vars(old).items() if name.endswith("gb_s")}
+    limits = replace(
+        old,
+        **rates,
+        matmul_tflops={dtype: rate / factor for dtype, rate in old.matmul_tflops.items()},
+        launch_us=old.launch_us and old.launch_us * factor,
+    )
+    return replace(
+        machine,
+        name=f"{machine.name}-slower",
+        environment={"cpu": f"imagined, {factor:g} times as slow", "gpu": None},
+        limits=limits,
+        measurements=tuple(slower(m) for m in machine.measurements),
+    )

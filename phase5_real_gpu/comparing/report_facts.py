@@ -1,4 +1,4 @@
-"""Facts of a report that the causes look for: figures by batch, repeats, versions. Details are whatever a file holds."""
+"""Facts of a report that the causes look for: figures by batch, repeats. Details are whatever a file holds."""
 
 import re
 from typing import Any
@@ -60,9 +60,3 @@ def repeats_of(m: Measurement) -> list[float]:
 
 def show(m: Measurement, value: float | None = None) -> str:
     return show_value(float(m.value if value is None else value), m.unit)
-
-
-def version_of(text: Any) -> tuple[int, int] | None:
-    """Major and minor: "3.7.1" -> (3, 7). Later parts seldom matter for speed."""
-    match = re.match(r"(\d{1,9})\.(\d{1,9})", text) if isinstance(text, str) else None
-    return (int(match[1]), int(match[2])) if match else None

@@ -179,20 +179,6 @@ def test_a_planted_cause_is_named_and_no_other(mine, reference, cause, says):
     assert all(words in evidence(mine, reference, cause) for words in says)
 
 
-def test_old_software_counts_where_something_is_slower():
-    old = GPU | {"packages": {"torch": "2.11.0", "triton": "3.6.0"}, "gpu": CARD | {"driver": "535.54.03"}}
-    slow = changed("decode-b64-4k", old, value=480.0)
-    assert named(slow, healthy_gpu()) == ["old driver or Triton"]
-    text = evidence(slow, healthy_gpu(), "old driver or Triton")
-    versions = {"torch 2.11.0": "2.13.0", "triton 3.6.0": "3.7.1", "driver 535.54.03": "580.82.07"}
-    assert all(f"{old} (the reference has {new})" in text for old, new in versions.items())
-    assert named(healthy_gpu(environment=old), healthy_gpu()) == []
-    newer = changed("decode-b64-4k", value=480.0)
-    assert named(newer, healthy_gpu(environment=old)) == []
-    patched = GPU | {"packages": {"torch": "2.13.0", "triton": "3.7.0"}}
-    assert "old driver or Triton" not in named(dataclasses.replace(newer, environment=patched), healthy_gpu())
-
-
 def test_a_fixed_time_in_each_step():
     """The share of the limit is a third of the reference's; most of the step is there without anything to compute."""
 
