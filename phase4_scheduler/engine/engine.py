@@ -168,7 +168,7 @@ class LLMEngine:
         # Before the core knows of it: another thread's step may bring its first token at once.
         self.output_processor.add(parent)
         try:
-            for answer in parent.requests:  # they are alike: if one is refused, it is the first
+            for answer in parent.requests():  # they are alike: if one is refused, it is the first
                 self.core.add(answer)
         except ValueError:
             self.output_processor.drop(request_id)

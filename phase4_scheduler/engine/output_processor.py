@@ -8,8 +8,9 @@ Source: vllm/v1/engine/output_processor.py, parallel_sampling.py and detokenizer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from phase1_tokens_embeddings.tokens import StopStrings, StreamDecoder, Tokenizer
@@ -63,11 +64,19 @@ class RequestState:
 
     def __init__(self, parent: ParentRequest, request_id: str, index: int) -> None:
         self.parent, self.request_id, self.index, self.finished = parent, request_id, index, False
-        self.detokenizer = parent.tokenizer and IncrementalDetokenizer(parent.tokenizer, parent.params)
-        self.metrics = RequestMetrics(parent.arrival_time)
+
+    @cached_property
+    def metrics(self) -> RequestMetrics:
+        return RequestMetrics(self.parent.arrival_time)
+
+    @cached_property
+    def detokenizer(self) -> IncrementalDetokenizer | None:
+        """Made for the first token, gone with the last: of thousands of answers few are being written."""
+        return self.parent.tokenizer and IncrementalDetokenizer(self.parent.tokenizer, self.parent.params)
 
     def end(self, now: float) -> None:
         """The answer has no more tokens."""
+        self.__dict__.pop("detokenizer", None)
         self.finished, self.metrics.finished_time = True, now
         self.parent.num_unfinished -= 1
 
@@ -76,7 +85,6 @@ class ParentRequest:
     """A request as its user sees it: one prompt, and n answers to it.
 
     Attributes:
-        requests: those of the core, one for each answer. Answer i of a seeded request has seed + i, as in vLLM.
         extras: what extensions of the core say about the request, by name.
     """
 
@@ -93,8 +101,13 @@ class ParentRequest:
         self.tokenizer, self.on_output = tokenizer, on_output
         self.num_unfinished = n = self.params.n
         self.extras: dict[str, Any] = {}
-        self.requests = [request] if n == 1 else [request.for_answer(i) for i in range(n)]
-        self.states = [RequestState(self, r.request_id, i) for i, r in enumerate(self.requests)]
+        self._request = request
+        self.states = [RequestState(self, request.answer_id(i), i) for i in range(n)]
+
+    def requests(self) -> Iterator[Request]:
+        """Those of the core, one for each answer. Answer i of a seeded request has seed + i, as in vLLM."""
+        n = self.params.n
+        return iter([self._request]) if n == 1 else map(self._request.for_answer, range(n))
 
     def output(self, completions: list[CompletionOutput], error: str | None = None) -> RequestOutput:
         """These completions, or what is new of them, as the user gets them."""

@@ -87,9 +87,12 @@ class Request:
     def finished(self) -> bool:
         return self.status is RequestStatus.FINISHED
 
+    def answer_id(self, index: int) -> str:
+        return self.request_id if self.params.n == 1 else f"{index}_{self.request_id}"
+
     def for_answer(self, index: int) -> Request:
         """Answer `index` to a request with n > 1, as a request of its own."""
-        name, params = f"{index}_{self.request_id}", self.params.for_answer(index)
+        name, params = self.answer_id(index), self.params.for_answer(index)
         times = (self.arrival_time, self.priority)
         return Request(name, self.prompt_token_ids, params, *times, self.eos_token_ids)
 

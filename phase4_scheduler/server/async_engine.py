@@ -278,17 +278,20 @@ class AsyncEngine:
             QueueFullError: too many are under way. EngineDeadError: nothing is served any more.
         """
         request_id, n, stream = request.request_id, request.params.n, Stream()
-        begin = partial(self._begin, request, stream)
         self._admit(n)
-        if n <= MOST_COMMANDS:
-            parent, commands = begin()
-        else:  # thousands of answers to a prompt take half a second to begin
-            parent, commands = await asyncio.to_thread(begin)
-            self._admit(n)  # others may have come meanwhile
+        parent = ParentRequest(request, None, self.tokenizer, stream)
         self.output_processor.add(parent)
-        self._commands += commands
-        self._send_soon()
         try:
+            for i, r in enumerate(parent.requests(), 1):
+                self._commands.append(
+                    Add(r.request_id, r.prompt_token_ids, r.params, r.arrival_time, r.priority)
+                )
+                if i % MOST_COMMANDS == 0 or i == n:
+                    self._send_soon()
+                    # There may be thousands, which take half a second: between two messages the streams of others go on.
+                    await asyncio.sleep(0)
+                    if request_id not in self.output_processor.parents:
+                        break  # refused, or the engine has ended: the stream says so
             finished = False
             while not finished:
                 output = await stream.get()
@@ -308,14 +311,6 @@ class AsyncEngine:
             if unfinished + n > limit:
                 self.metrics.rejected()
                 raise QueueFullError(f"{unfinished} answers are under way, {limit} may be: try again later")
-
-    def _begin(self, request: Request, stream: Stream) -> tuple[ParentRequest, list[Add]]:
-        """A request as its client sees it, and the engine's: one for each answer."""
-        parent = ParentRequest(request, None, self.tokenizer, stream)
-        return parent, [
-            Add(r.request_id, r.prompt_token_ids, r.params, r.arrival_time, r.priority)
-            for r in parent.requests
-        ]
 
     def cached(self, output: RequestOutput) -> int | None:
         """Prompt tokens that were found in the prefix cache, if clients are to be told."""

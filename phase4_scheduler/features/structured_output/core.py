@@ -1,8 +1,11 @@
-"""Grammars in the engine: compiled beside the steps, consulted before each token is sampled."""
+"""Grammars in the engine: compiled beside the steps, consulted before each token is sampled.
+
+A request whose masks are slow lets a step pass until a thread has the next one: the other requests do not wait for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from torch import Tensor
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase4_scheduler.assembly import Feature
 from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.core import EngineCore
+from phase4_scheduler.engine.core import EngineCore, EngineCoreOutput
 from phase4_scheduler.engine.model_runner import ModelRunner, Sampled, StepBatch
 from phase4_scheduler.engine.request import Request, RequestStatus
 from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerOutput
@@ -27,8 +30,14 @@ def grammar_of(request: Request) -> Future[RequestGrammar] | None:
     return request.extras.get("grammar")
 
 
+def mask_under_way(request: Request) -> Future[None] | None:
+    """Its next mask, while a thread makes it."""
+    mask = request.extras.get("mask")
+    return None if mask is None or mask.done() else mask
+
+
 class StructuredScheduler(Scheduler):
-    """A request joins the queue when its grammar is compiled.
+    """A request joins the queue when its grammar is compiled, and a step when its mask is made.
 
     Attributes:
         compiling: requests that wait for it.
@@ -44,7 +53,13 @@ class StructuredScheduler(Scheduler):
 
     @property
     def waits_for_others(self) -> bool:
-        return super().waits_for_others or bool(self.compiling)
+        return super().waits_for_others or bool(self.under_way)
+
+    @property
+    def under_way(self) -> list[Future]:
+        """Grammars and masks that threads are making."""
+        masks = [mask for request in self.running if (mask := mask_under_way(request))]
+        return [*self.compiling.values(), *masks]
 
     def add(self, request: Request) -> None:
         grammar = grammar_of(request)
@@ -56,12 +71,18 @@ class StructuredScheduler(Scheduler):
         self.compiling[request] = grammar
 
     def schedule(self) -> SchedulerOutput:
-        if self.compiling and len(self.compiling) == len(self.running) + self.num_waiting:
-            wait(list(self.compiling.values()), LONGEST_PAUSE, FIRST_COMPLETED)
+        under_way = self.under_way
+        if under_way and len(under_way) == len(self.running) + self.num_waiting:
+            wait(under_way, LONGEST_PAUSE, FIRST_COMPLETED)
         for request, grammar in list(self.compiling.items()):
             if grammar.done() and self.compiling.pop(request, None):
                 super().add(request)
         return super().schedule()
+
+    def tokens_to_compute(self, request: Request, computed: int) -> int:
+        if request.status is RequestStatus.RUNNING and mask_under_way(request):
+            return 0
+        return super().tokens_to_compute(request, computed)
 
     def remove(self, request: Request) -> None:
         if self.compiling.pop(request, None) is None:
@@ -86,6 +107,8 @@ class StructuredRunner(ModelRunner):
             request = s.request
             if s.samples and (future := grammar_of(request)):
                 grammar = future.result()
+                if mask := mask_under_way(request):
+                    mask.result()  # it was preempted, and is back before its mask
                 grammar.read(request.output_token_ids)
                 certain = len(request.token_ids) - s.num_computed  # the tokens behind them are drafts
                 drafts = s.token_ids[certain:]
@@ -113,9 +136,15 @@ class StructuredRunner(ModelRunner):
             logits[at] = logits[at].masked_fill(banned, -torch.inf)
         return logits
 
+    def prepare(self) -> Iterator[str]:
+        yield from super().prepare()
+        if self.compiler.is_possible:
+            yield "grammars"
+            self.compiler.prepare()
+
 
 class StructuredCore(EngineCore):
-    """Has the grammar of a new request compiled."""
+    """Has the grammar of a new request compiled, and slow masks made ahead."""
 
     def __init__(self, *args, compiler: LazyCompiler, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -127,12 +156,21 @@ class StructuredCore(EngineCore):
             request.extras["grammar"] = self.compiler.submit(wanted.source)
         super().add(request)
 
+    def hand_out(self, s: Scheduled, result: Sampled, token_ids: list[int]) -> EngineCoreOutput:
+        request = s.request
+        if not request.finished and (grammar := grammar_of(request)) and grammar.result().slow:
+            ahead = self.compiler.look_ahead(grammar.result(), request.output_token_ids)
+            request.extras["mask"] = ahead
+        return super().hand_out(s, result, token_ids)
+
     def useful_drafts(self, request: Request, sampled: Sequence[int], drafts: Any) -> Any:
         """With speculation: the drafts before the first that the grammar refuses."""
         drafts = super().useful_drafts(request, sampled, drafts)
         if (future := grammar_of(request)) is None or not drafts.token_ids:
             return drafts
         grammar = future.result()
+        if grammar.slow:  # none: they would cost a mask each
+            return drafts.first(0)
         grammar.read(request.output_token_ids)
         return drafts.first(max(0, grammar.num_allowed([*sampled, *drafts.token_ids]) - len(sampled)))
 

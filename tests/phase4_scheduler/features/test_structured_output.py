@@ -18,6 +18,7 @@ from phase4_scheduler.features.structured_output import (
     GrammarCompiler,
     StructuredOutputsParams,
     StructuredSamplingParams,
+    grammar,
 )
 
 PERSON = {
@@ -133,6 +134,26 @@ def random_schema(rng, depth=2):
     properties = {name: random_schema(rng, depth - 1) for name in names}
     required = [name for name in names if rng.random() < 0.6]
     return {"type": kind, "properties": properties, "required": required, "additionalProperties": False}
+
+
+def test_slow_masks_change_no_token_and_hold_up_no_other(make, plain_tokens, monkeypatch):
+    """Made ahead in a thread: all of them, and one that takes long beside a free request."""
+    monkeypatch.setattr(grammar, "SLOW", 0.0)
+    assert tokens_of(answers_of(make())) == plain_tokens
+    assert tokens_of(answers_of(make(num_blocks=44))) == plain_tokens
+    look_ahead, may_go_on = GrammarCompiler.look_ahead, threading.Event()
+    monkeypatch.setattr(GrammarCompiler, "look_ahead", lambda *args: may_go_on.wait(60) and look_ahead(*args))
+    engine = make()
+    engine.add_request("slow", [7, 8], asking(9, 3, regex="[a-c]{20}"))
+    engine.add_request("free", [7, 9], SamplingParams(max_tokens=30, ignore_eos=True))
+    ended = []
+    while "free" not in ended:
+        ended += [output.request_id for output in engine.step() if output.finished]
+    assert ended == ["free"]
+    may_go_on.set()
+    while engine.has_unfinished_requests:
+        ended += [output.request_id for output in engine.step() if output.finished]
+    assert ended == ["free", "slow"]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from labkit import interrupts
+from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine.core import EngineDeadError
 from phase4_scheduler.engine.output_processor import OutputProcessor
+from phase4_scheduler.engine.request import Request
 from phase4_scheduler.server.async_engine import AsyncEngine, QueueFullError
 from phase4_scheduler.server.engine_process import (
     MOST_COMMANDS,
@@ -35,35 +37,30 @@ def test_thousands_of_commands_reach_the_engine_in_order_over_many_steps():
     assert [command for step in steps for command in step] == [*commands, Finish("last", "stop")]
 
 
-@pytest.mark.parametrize("overloaded", [True, False], ids=["overloaded", "dead"])
-@pytest.mark.parametrize("late", [False, True], ids=["before", "meanwhile"])
-def test_answers_that_are_refused_are_not_made(overloaded, late):
-    """Thousands take half a second of the API process. What comes while they are made refuses them, too."""
+@pytest.mark.parametrize(("ends", "num_made"), [("overloaded", 0), ("dead", 0), ("dies", MOST_COMMANDS)])
+def test_answers_that_are_refused_are_not_made(ends, num_made):
+    """Thousands take half a second of the API process. Streams of others go on meanwhile, and the engine may die."""
     engine, made, refused = AsyncEngine.__new__(AsyncEngine), [], []
     engine.dead, engine.max_num_queued_reqs, engine._commands = None, 2 * MOST_COMMANDS, []
-    engine.output_processor, engine.metrics = (
-        OutputProcessor(),
-        SimpleNamespace(rejected=lambda: refused.append(1)),
-    )
+    engine.tokenizer, engine._send_soon = None, lambda: None
+    engine.output_processor, engine.process = OutputProcessor(), SimpleNamespace(exitcode=9)
+    engine.metrics = SimpleNamespace(rejected=lambda: refused.append(1))
+    request = Request("many", [1], SamplingParams(n=2 * MOST_COMMANDS - 1))
+    make = request.for_answer
+    request.for_answer = lambda i: made.append(i) or make(i)
+    if ends == "overloaded":
+        engine.output_processor.parents["another"] = SimpleNamespace(num_unfinished=2)
+    elif ends == "dead":
+        engine.dead = EngineDeadError("ended")
 
-    def become() -> None:
-        if overloaded:
-            engine.output_processor.parents["another"] = SimpleNamespace(num_unfinished=MOST_COMMANDS)
-        else:
-            engine.dead = EngineDeadError("ended")
+    async def ask():
+        if ends == "dies":
+            asyncio.get_running_loop().call_soon(engine._die)
+        await anext(engine.generate(request))
 
-    def begin(*_):
-        made.append(1)
-        become()
-        return None, []
-
-    engine._begin = begin
-    if not late:
-        become()
-    request = SimpleNamespace(request_id="many", params=SimpleNamespace(n=MOST_COMMANDS + 1))
-    with pytest.raises(QueueFullError if overloaded else EngineDeadError):
-        asyncio.run(anext(engine.generate(request)))
-    assert (len(made), len(refused)) == (late, overloaded)
+    with pytest.raises(QueueFullError if ends == "overloaded" else EngineDeadError):
+        asyncio.run(ask())
+    assert (len(made), len(refused)) == (num_made, ends == "overloaded")
 
 
 @pytest.mark.parametrize("importing", [False, True], ids=["at a step", "at an import"])
