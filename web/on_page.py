@@ -70,10 +70,7 @@ def head() -> Piece:
 
 
 def journey() -> Piece:
-    prompt = (
-        "Once upon a time there was a king who had a daughter, and she was so beautiful that the sun itself, "
-        "which has seen so much, was astonished whenever it shone in her face"
-    )
+    prompt = "Once upon a time a wolf came to the house and knocked at the"
     return journey_piece(*tales(), prompt, {s.name: s.title for s in read_contents().sections})
 
 
@@ -169,7 +166,7 @@ PIECES = {
     ),
     "roofline": OnPage(
         "Change the batch size",
-        "With [64 tokens each]{tokens each=0; users=511} 512 users make arithmetic the limit. Does it stay so with [8,192 tokens each]{tokens each=7; users=511}?",
+        "With [64 tokens each]{tokens each=0; users=511} 512 users make arithmetic the limit. Does it stay so with [512 tokens each]{tokens each=3; users=511}?",
         roofline_piece,
     ),
     "bits": OnPage(

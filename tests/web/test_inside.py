@@ -50,8 +50,8 @@ def test_a_head_number_by_number(piece_on, model, ids):
     page.wait_for_function(f"document.querySelector('{second}')?.textContent.includes('queen')")
     assert piece.locator("tr[data-token]").count() == len(ids)
     for layer, head, query in [(0, 0, len(ids) - 1), (3, 2, 4), (5, 3, 1)]:
-        piece.get_by_label("layer").select_option(str(layer))
-        piece.get_by_label("head", exact=True).select_option(str(head))
+        piece.get_by_label("layer").select_option(index=layer)  # (a value "4" would match the label "4", too)
+        piece.get_by_label("head", exact=True).select_option(index=head)
         piece.get_by_label("who looks").select_option(str(query))
         check(piece, head_of(model, ids, layer, head), query, 2e-3)
     assert piece.locator(".products tr").count() == 1 + 64
@@ -63,7 +63,7 @@ def test_drawers_that_open_on_a_text_of_the_readers(piece_on, model, ids, tok):
     page.wait_for_function(f"document.querySelectorAll('.dra .text button').length === {len(ids)}")
     values = opened_by(model, ids)
     for layer, token in [(4, len(ids) - 1), (0, 2), (5, 3)]:
-        piece.get_by_label("layer").select_option(index=layer)  # (a value "4" would match the label "4", too)
+        piece.get_by_label("layer").select_option(index=layer)
         piece.locator(f'[data-do="token {token}"]').click()
         mine = values[layer][token]
         best = handed_out(model, layer, mine)[:3]  # further down two may give as much but for the last digit

@@ -125,6 +125,29 @@ def test_the_search_finds_the_section(open_page, address):
     assert page.locator("#search-results li").count() < 20  # sections, not files of code
 
 
+@pytest.mark.parametrize(
+    "query, first",
+    [
+        ("kv cache", "The KV cache"),
+        ("tokenizer", "Tokens"),
+        ("slow decode", "The KV cache: prefill and decode"),
+    ],
+)
+def test_the_search_shows_the_section_of_this_title_first(open_page, address, query, first):
+    page = open_page(None)
+    page.goto(f"{address}search.html?q={query}")
+    page.locator(".search-summary", has_text="Search finished").wait_for()
+    assert page.locator("#search-results li a").first.text_content().startswith(first)
+    texts = page.locator("#search-results li .context").all_text_contents()
+    assert not [text for text in texts if "Level:" in text or "Section " in text[:20]]
+
+
+def test_a_search_without_a_hit_says_what_to_try(open_page, address):
+    page = open_page(None)
+    page.goto(f"{address}search.html?q=chatgpt")
+    page.get_by_text("No section has these words.").wait_for()
+
+
 def test_light_and_dark_are_the_readers_choice_and_stay(open_page):
     page = open_page("tokens", color_scheme="light")
     ground = "getComputedStyle(document.body).backgroundColor"

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -25,6 +26,14 @@ def address(tmp_path):
 def test_modules_are_served_as_what_they_are(address, name, kind):
     with urlopen(address + name) as answer:
         assert answer.headers["Content-Type"] == kind and int(answer.headers["Content-Length"]) > 0
+
+
+def test_an_unknown_address_gets_the_page_for_it(address, tmp_path):
+    (tmp_path / "404.html").write_text("<html><head></head>not here</html>", encoding="utf-8")
+    with pytest.raises(HTTPError, match="404") as caught:
+        urlopen(address + "a/b.html")
+    body = caught.value.read()
+    assert b'<base href="/">' in body and b"not here" in body
 
 
 def test_a_port_that_is_taken_is_one_line(tmp_path):

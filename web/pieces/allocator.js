@@ -154,8 +154,8 @@ function render({ data, el }) {
   const freeList = element("div", {}), table = element("table");
   const frame = box("alloc", STYLE,
     element("div", { class: "bar" }, add, "with ", shared, " tokens of the common prompt and ", own, " of its own", back, forward),
-    says, table, blocks, freeList, counts,
-    element("div", { class: "bar" }, "break it: ", element("label", {}, "tokens a block ", size), element("label", {}, "blocks ", pool),
+    says, table, blocks, element("small", {}, "× 2: two requests share the block. Orange frame: the last click changed it. Dashed: free, and still holds tokens that a later request may find."), freeList, counts,
+    element("div", { class: "bar" }, "the memory: ", element("label", {}, "tokens a block ", size), element("label", {}, "blocks ", pool),
       element("label", {}, caching, " prefix caching"), "(starts anew)"));
   el.append(frame);
 

@@ -22,7 +22,7 @@ function render({ data, el, lm }) {
   let { tokens, weights } = first, spans = [], cells = [];
   const choose = (name, count, at) => {
     const select = element("select", { "aria-label": name });
-    for (let i = 0; i < count; i++) select.append(element("option", { value: String(i) }, String(i)));
+    for (let i = 0; i < count; i++) select.append(element("option", { value: String(i) }, String(i + 1)));
     select.value = String(at);
     select.addEventListener("change", draw);
     return select;

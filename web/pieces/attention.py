@@ -13,7 +13,7 @@ def attention_piece(weights: Sequence[Tensor], tokens: Sequence[str], layer: int
     """A heat map for each layer and head, and the text itself, coloured by who is looked at.
 
     Args:
-        weights: for each layer [num_heads, N, N], as `weights_of` of Phase 2 gives them.
+        layer, head: shown first, counted from 0. weights: for each layer [num_heads, N, N], as `weights_of` of Phase 2 gives them.
         tokens: the N tokens as text.
 
     Raises:
@@ -37,5 +37,5 @@ def attention_piece(weights: Sequence[Tensor], tokens: Sequence[str], layer: int
     for q, token in enumerate(tokens):
         best = int(weights[layer][head, q, : q + 1].argmax())
         lines.append(f"{token!r:>14} looks most at {tokens[best]!r:<14} {weights[layer][head, q, best]:.2f}")
-    fallback = in_words(f"A map to hover over, here layer {layer}, head {head}.", lines)
+    fallback = in_words(f"A map to hover over, here layer {layer + 1}, head {head + 1}.", lines)
     return Piece("attention", data, fallback)

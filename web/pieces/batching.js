@@ -1,6 +1,6 @@
 // Static and continuous batching: who holds which place of the batch in which step, and how long answers lie about.
 
-import { COLORS, box, element, glide, showCounts } from "./common.js";
+import { COLORS, box, element, glide, showCounts, stale } from "./common.js";
 
 const STYLE = `
 .bat input[type=text] { width: min(26em, 100%); border: 1px solid var(--muted); border-radius: 5px; padding: 3px 6px }
@@ -41,8 +41,9 @@ function render({ data, el }) {
     shown.textContent = String(size);
     const right = lengths.length && lengths.length <= MOST_REQUESTS && lengths.every((n) => Number.isInteger(n) && n >= 1 && n <= MOST_TOKENS);
     says.textContent = right ? "" : `Write 1 to ${MOST_REQUESTS} whole numbers from 1 to ${MOST_TOKENS}, such as 12 3 20.`;
-    all.replaceChildren();
+    stale(input, !right);
     if (!right) return;
+    all.replaceChildren();
     const ways = [["static", serve(lengths, size, false)], ["continuous", serve(lengths, size, true)]];
     const end = Math.max(...ways.flatMap(([, rows]) => rows.map((r) => r.last)));
     const total = lengths.reduce((a, b) => a + b, 0);

@@ -42,7 +42,7 @@ const LOOK = `
   --code: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
   background: var(--paper); color: var(--ink); border: 1px solid var(--line); border-radius: 10px; padding: 14px;
   font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; box-sizing: border-box }
-.piece-box[aria-busy="true"] > :not(:has(textarea)) { opacity: .5 }
+.piece-box[aria-busy="true"] > :not(:has(textarea)), .piece-box.stale > :not(:has(input, textarea), input, [role=status]) { opacity: .5 }
 [data-jp-theme-light="false"] .piece-box { color-scheme: dark }
 .piece-box :is(button, input, select, textarea) { font: inherit; color: inherit; background: var(--paper) }
 .piece-box :is(button, select) { border: 1px solid var(--muted); border-radius: 5px; padding: 3px 10px; min-height: 28px }
@@ -79,6 +79,9 @@ export function button(name, label, click) {
   return made;
 }
 
+// An entry cannot be used: what is shown belongs to the last one that could, and is dimmed.
+export const stale = (input, is) => input.closest(".piece-box")?.classList.toggle("stale", is);
+
 // Numbers, each above its name: [[name, value], ...].
 export function showCounts(place, pairs) {
   place.replaceChildren(...pairs.map(([name, value]) => element("span", {}, element("b", { "data-name": name }, String(value)), name)));
@@ -112,6 +115,7 @@ export function textField(text, most, lm, ask) {
   async function answer() {
     const wanted = input.value, tokenizer = await lm.tokenizer(), all = tokenizer.encode(wanted), ids = all.slice(0, most);
     status.textContent = all.length > most ? `Only the first ${most} of ${all.length} tokens are looked at.` : "";
+    stale(input, !ids.length);
     if (!ids.length) return void (status.textContent = "Write something: the model needs a beginning.");
     const frame = input.closest(".piece-box");  // what it shows is of the old text until the model has computed
     frame?.setAttribute("aria-busy", "true");

@@ -53,7 +53,7 @@ function render({ data, el, lm }) {
 
   function draw(given, open) {
     [...text.children].forEach((choice, i) => choice.setAttribute("aria-pressed", String(i === at)));
-    says.replaceChildren(element("b", {}, `“${visible(tokens[at])}”`), ` in layer ${Number(layer.value) + 1}: the ${SHOWN} drawers that hand out most. The colour says where in the text each of them is open.`);
+    says.replaceChildren("A drawer is one of the MLP's inner numbers: its row of the first matrix says when it opens, its column of the second is its content. ", element("b", {}, `“${visible(tokens[at])}”`), ` in layer ${Number(layer.value) + 1}: the ${SHOWN} drawers that hand out most. The colour says where in the text each of them is open.`);
     showCounts(counts, [["drawers in this layer", data.drawers.toLocaleString("en")], [`of them open (above ${OPEN})`, open], ["furthest open, of those below", Math.max(...given.map((row) => row.values[at])).toFixed(2)]]);
     rows.replaceChildren(...given.map(({ drawer, values, raises }) => {
       const most = Math.max(...values.map(Math.abs), 1e-6);

@@ -1,12 +1,12 @@
 // A map of the reader's words: their vectors, flattened to the two directions in which they differ most.
 
-import { box, element, followAddress, showCounts } from "./common.js";
+import { box, element, followAddress, showCounts, stale } from "./common.js";
 
 const STYLE = `
 .emb input { width: 100%; box-sizing: border-box; border: 1px solid var(--muted); border-radius: 5px; padding: 4px 8px }
 .emb .map { position: relative; height: 300px; background: var(--faint); border-radius: 6px; margin: 8px 0; overflow: hidden }
 .emb .map button { position: absolute; transform: translate(-50%, -50%); border: 0; background: none; padding: 2px 5px; min-height: 24px; white-space: nowrap; border-radius: 4px }
-.emb .map button.chosen { background: var(--orange-tint); font-weight: 600 }`;
+.emb .map button.chosen { z-index: 1; background: var(--orange-tint); font-weight: 600 }`;
 
 const MOST_WORDS = 24, NEAREST = 6;
 
@@ -31,6 +31,23 @@ function flatten(vectors) {
   return { places: vectors.map((_, i) => found.map(({ u, size }) => u[i] * Math.sqrt(size))), kept: total ? (found[0].size + found[1].size) / total : 0 };
 }
 
+// Labels that lie on each other move apart, up and down, until none does.
+function spread(labels) {
+  const spots = labels.map((label) => { const { left, right, top, bottom } = label.getBoundingClientRect(); return { left, right, top, bottom, moved: 0 }; });
+  for (let round = 0, touched = true; touched && round < 200; round++) {
+    touched = false;
+    spots.forEach((a, i) => spots.slice(i + 1).forEach((b) => {
+      const shared = Math.min(a.bottom + a.moved, b.bottom + b.moved) - Math.max(a.top + a.moved, b.top + b.moved);
+      if (shared <= 0.5 || a.right <= b.left || b.right <= a.left) return;
+      const way = a.top + a.moved <= b.top + b.moved ? 1 : -1;
+      a.moved -= (way * shared) / 2;
+      b.moved += (way * shared) / 2;
+      touched = true;
+    }));
+  }
+  labels.forEach((label, i) => { label.style.marginTop = `${spots[i].moved}px`; });
+}
+
 // data: { words, vectors, nearest: { word: [[word, cosine], ...] } }. With `lm` (on the page) the words can be changed.
 function render({ data, el, lm }) {
   const input = element("input", { type: "text", value: data.words.join(" "), "aria-label": "words" }), status = element("p", { role: "status", class: "wrong" });
@@ -45,6 +62,7 @@ function render({ data, el, lm }) {
     const ids = typed.map((word) => tokenizer.encode(" " + word)), single = typed.filter((_, i) => ids[i].length === 1);
     const others = typed.filter((_, i) => ids[i].length > 1);
     status.textContent = others.length ? `No vector of its own, since it takes several tokens: ${others.join(", ")}.` : "";
+    stale(input, single.length < 3);
     if (single.length < 3) { status.textContent ||= "Write at least three words."; return; }
     const rows = await lm.rows(ids.flatMap((id) => (id.length === 1 ? id : []))), width = rows.length / single.length;
     const nearest = async (word) => (await lm.nearest(tokenizer.encode(" " + word)[0], NEAREST)).map(([id, cosine]) => [tokenizer.decode([id]), cosine]);
@@ -59,6 +77,7 @@ function render({ data, el, lm }) {
       at.addEventListener("click", () => choose(word));
       return at;
     }));
+    spread([...map.children]);
     showCounts(counts, [["words", words.length], ["of their differences can be seen here", `${Math.round(100 * kept)}%`]]);
     async function choose(word) {
       for (const at of map.children) at.classList.toggle("chosen", at.textContent === word);

@@ -18,10 +18,13 @@ const STYLE = `
 
 const MOST_TOKENS = 60, BARS = 32, LISTED = 3, BEST = 5;
 
+const many = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
+// A token that is a part of a character, such as of an emoji, is shown as its bytes.
+const nameOf = (tokenizer, id) => (tokenizer.decode([id]).includes("\ufffd") ? tokenizer.show(id) : tokenizer.decode([id]));
 const percent = (p) => `${(100 * p).toFixed(1)}%`;
 
 // data: { text, config, state }, a state: { ids, tokens, vectors: [token][first numbers], weights: [layer][query][key], means
-// over the heads, best: [[token, score, probability], ...] }. With `lm` (on the page) the text can be changed.
+// over the heads, best: [[token, score, probability, text if it is another], ...] }. With `lm` (on the page) the text can be changed.
 function render({ data, el, lm }) {
   const { layers, heads, head_size, block_size, vocabulary } = data.config, width = heads * head_size;
   let { text, state } = data, chosen = state.ids.length - 1;
@@ -35,9 +38,10 @@ function render({ data, el, lm }) {
   const next = element("b", { "data-name": "next" }), links = [];
   const append = button("append", "append it, and go round again", () => {
     const input = field.querySelector("textarea");
-    input.value = text + state.best[0][0];
+    input.value = text + (state.best[0][3] ?? state.best[0][0]);
     input.dispatchEvent(new Event("input"));
   });
+  const full = element("small", { role: "status" });
   const stage = (name, section, title, ...inside) => {
     const link = element("a", { href: `${section}.html` }, `section: ${title}`);
     links.push(link);
@@ -50,7 +54,7 @@ function render({ data, el, lm }) {
       stage("3. Attention", "attention", data.sections.attention, element("div", { class: "bar" }, element("label", {}, "layer ", layer), layerShown), says.attention, seen),
       stage("4. KV cache", "kv-cache", data.sections["kv-cache"], says.cache, cache),
       stage("5. Scores", "stacking", data.sections.stacking, says.scores, scores),
-      stage("6. Next token", "sampling", data.sections.sampling, element("p", { class: "next", "aria-live": "polite" }, "The most probable token: ", next), ...(lm ? [append] : []))));
+      stage("6. Next token", "sampling", data.sections.sampling, element("p", { class: "next", "aria-live": "polite" }, "The most probable token: ", next), ...(lm ? [append, full] : []))));
   const field = lm ? textField(text, MOST_TOKENS, lm, ask) : element("p", {}, text);
   frame.children[0].after(field);
   el.append(frame);
@@ -71,13 +75,13 @@ function render({ data, el, lm }) {
       if (name === "attention") values.weights.forEach((w, key) => { weights[at][values.token][key] += w / heads; });
     }
     const probs = softmax(logits), best = [...probs.keys()].sort((a, b) => probs[b] - probs[a]).slice(0, BEST);
-    return { ids, tokens: ids.map((id) => tokenizer.decode([id])), weights, vectors: ids.map((_, t) => [...embedded.subarray(t * width, t * width + BARS)]),
-      best: best.map((id) => [tokenizer.decode([id]), logits[id], probs[id]]) };
+    return { ids, tokens: ids.map((id) => nameOf(tokenizer, id)), weights, vectors: ids.map((_, t) => [...embedded.subarray(t * width, t * width + BARS)]),
+      best: best.map((id) => [nameOf(tokenizer, id), logits[id], probs[id], tokenizer.decode([id])]) };
   }
 
   function draw() {
     const { ids, best } = state, count = ids.length, blocks = Math.ceil(count / block_size);
-    says.tokens.replaceChildren(`${[...text].length} characters become `, element("b", { "data-name": "count" }, String(count)), ` tokens of a vocabulary of ${thousands(vocabulary)}.`);
+    says.tokens.replaceChildren(`${many([...text].length, "character")} ${[...text].length === 1 ? "becomes" : "become"} `, element("b", { "data-name": "count" }, String(count)), ` ${count === 1 ? "token" : "tokens"} of a vocabulary of ${thousands(vocabulary)}.`);
     tokens.replaceChildren(...state.tokens.map((token, t) => {
       const choice = button(`token ${t}`, visible(token), () => { chosen = t; drawChosen(); });
       choice.append(element("small", {}, String(ids[t])));
@@ -94,6 +98,7 @@ function render({ data, el, lm }) {
       element("i", { style: `width:${(100 * p) / best[0][2]}%` }), element("span", { "data-probability": String(i) }, percent(p))]));
     next.textContent = visible(best[0][0]);
     append.disabled = count >= MOST_TOKENS;
+    full.textContent = append.disabled ? ` This piece looks at ${MOST_TOKENS} tokens: shorten the text to go on.` : "";
     for (const link of links) link.href = withPrompt(link.href, text);
     drawChosen();
   }

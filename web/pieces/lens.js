@@ -15,7 +15,7 @@ const SHOWN = 4, MOST_TOKENS = 200;
 // data: { text, rows: for each layer, from before the first to the last, [[token, probability], ...] }.
 function render({ data, el, lm }) {
   const table = element("table"), says = element("p", { "data-name": "says", "aria-live": "polite" });
-  const frame = box("len", STYLE, says, table);
+  const frame = box("len", STYLE, says, table, element("small", {}, "Each row: the four most probable next tokens if the model ended there. At once: before the first layer, from the vector of the last token alone."));
   frame.prepend(lm ? textField(data.text, MOST_TOKENS, lm, ask) : element("p", {}, data.text));
   el.append(frame);
 

@@ -16,7 +16,7 @@ const STYLE = `
 .rep .says { min-height: 3em }
 .rep .time { position: relative } .rep .line { width: 100%; height: 48px; display: block; background: var(--faint); border-radius: 3px; cursor: pointer }
 .rep .time i { position: absolute; top: 0; height: 48px; width: 2px; background: var(--ink); pointer-events: none }
-.rep .drop { border: 1px dashed var(--muted); border-radius: 6px; padding: 6px 10px }`;
+.rep summary { cursor: pointer } .rep .drop { border: 1px dashed var(--muted); border-radius: 6px; padding: 6px 10px }`;
 
 const many = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 
@@ -57,7 +57,7 @@ function render({ data: recorded, el, lm }) {
   });
   const frame = box("rep", STYLE, steps.bar, element("div", { class: "time" }, line, mark), element("div", { class: "bar" }, wait, element("label", {}, "request ", filter), follow), says,
     budgetSays, budget, scrolling("requests", table), blocksSay, blocks, counts);
-  if (lm) frame.prepend(fileField(status, (text) => show(readRecording(text))));
+  if (lm) frame.prepend(element("details", {}, element("summary", {}, "your own engine"), fileField(status, (text) => show(readRecording(text)))));
   frame.append(status);
   el.append(frame);
 
@@ -104,7 +104,7 @@ function render({ data: recorded, el, lm }) {
     mark.style.left = `${(100 * (at + 0.5)) / data.events.length}%`;
     const news = [];
     if (event.arrived.length) news.push(`${event.arrived.join(", ")} arrived`);
-    if (event.preempted.length) news.push(`${event.preempted.join(", ")} preempted: a block was missing`);
+    if (event.preempted.length) news.push(`${event.preempted.join(", ")} preempted, since a block was missing: its blocks are free again`);
     for (const [n, why] of Object.entries(event.finished)) news.push(`${n} is done (${why})`);
     if (event.hit.length) news.push(`${many(event.hit.length, "block")} found in the cache`);
     if (event.evicted.length) news.push(`${many(event.evicted.length, "kept block")} overwritten`);

@@ -54,14 +54,15 @@ function render({ data, el }) {
     if (length > cost.max_context) { says.textContent = `${name.value} looks at no more than ${thousands(cost.max_context)} tokens.`; return; }
     const step = stepOf(cost, n, length), needed = n * Math.ceil(length / PLACES), fits = needed <= cost.num_blocks;
     const limit = step.memory >= step.arithmetic ? "memory" : "arithmetic";
-    const widest = step.seconds, ms = (seconds) => `${short(1e3 * seconds)} ms`;
+    const widest = step.seconds, ms = (seconds) => `${short(1e3 * seconds)} ms`, gigabytes = (blocks) => `${short((blocks * PLACES * cost.kv_bytes) / 1e9)} GB`;
     const part = (kind, seconds) => element("i", { class: "of-" + kind, style: `width:${(100 * seconds) / widest}%` });
     bars.append("memory", element("div", { class: "two" }, part("weights", step.weights / cost.ceilings.bandwidth), part("kv", step.kv / cost.ceilings.bandwidth)),
       element("span", { class: "values", "data-name": "memory" }, ms(step.memory)),
       "arithmetic", element("div", {}, part("arithmetic", step.arithmetic)), element("span", { class: "values", "data-name": "arithmetic" }, ms(step.arithmetic)));
     says.textContent = fits ? `The step is limited by ${limit}: it cannot be shorter than ${ms(step.seconds)}.`
-      : `So many contexts do not fit on the card: they need ${thousands(needed)} blocks of ${PLACES} tokens, and it has room for ${thousands(cost.num_blocks)}.`;
-    showCounts(counts, [["limited by", limit], ["tokens a second, all users", thousands(Math.round(n / step.seconds))],
+      : `They do not fit on the card: the caches of ${thousands(n)} users with ${thousands(length)} tokens each take ${gigabytes(needed)}, and beside the weights it has room for ${gigabytes(cost.num_blocks)}.`;
+    if (!fits) bars.replaceChildren();
+    else showCounts(counts, [["limited by", limit], ["tokens a second, all users", thousands(Math.round(n / step.seconds))],
       ["tokens a second, each", short(1 / step.seconds)], ["operations a byte", short(step.operations / (step.weights + step.kv))],
       ["where both limits meet", short(cost.ceilings.rate / cost.ceilings.bandwidth)]]);
   }

@@ -3,7 +3,7 @@
 // ---- light and dark
 const root = document.documentElement, button = document.getElementById("theme");
 const isDark = () => (root.dataset.colours ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-const name = () => { button.textContent = isDark() ? "light" : "dark"; button.setAttribute("aria-label", `${button.textContent} colours`); };
+const name = () => { button.textContent = `${isDark() ? "light" : "dark"} colours`; };
 button.hidden = false;
 button.addEventListener("click", () => {
   root.dataset.colours = isDark() ? "light" : "dark";
@@ -74,6 +74,11 @@ addEventListener("toggle", reachable, true);  // a folded element has no size
 document.addEventListener("load", reachable, true);  // nor has an image that is not loaded
 reachable();
 
+// ---- in a narrow window a figure fits; a tap shows it large, in a frame that scrolls
+for (const image of document.querySelectorAll(".wide > img")) {
+  image.addEventListener("click", () => { image.parentElement.classList.toggle("large"); reachable(); });
+}
+
 // ---- marked words of a task change the piece below them
 for (const words of document.querySelectorAll("[data-set]")) {
   words.addEventListener("click", () => {
@@ -86,6 +91,18 @@ for (const words of document.querySelectorAll("[data-set]")) {
       for (const type of ["input", "change"]) control.dispatchEvent(new Event(type, { bubbles: true }));
     }
   });
+}
+
+// ---- which piece of this page has the prompt of the address
+const TAKE_A_PROMPT = ["tokens", "embedding", "head", "attention", "lens", "drawers", "decoding", "sampling", "speculation"];
+const taker = [...document.querySelectorAll("[data-piece]")].find((piece) => TAKE_A_PROMPT.includes(piece.dataset.piece));
+if (taker && location.hash.startsWith("#prompt=")) {
+  const jump = document.createElement("button"), line = document.createElement("p");
+  Object.assign(jump, { type: "button", textContent: taker.getAttribute("aria-label") });
+  jump.addEventListener("click", () => { taker.scrollIntoView(); taker.querySelector(".live :is(input, textarea)")?.focus({ preventScroll: true }); });
+  line.className = "task";
+  line.append("Your prompt is in ", jump, " below.");
+  document.querySelector("main h1").after(line);
 }
 
 // ---- the pieces, with the modules that they need

@@ -42,23 +42,25 @@ async function start(place) {
   }
 }
 
-// The language model as one piece sees it: while the weights come, a bar; if they do not arrive, a line and a button.
+// The language model as one piece sees it: while the weights come, a bar; if they or the vocabulary do not arrive, a line
+// and a button.
 function withNotice(lm, live) {
   const notice = element("div", { class: "weights", role: "status", hidden: "" });
   live.before(notice);
   let arrival = null;
-  const arrived = () => (arrival ??= fetchWeights());
-  async function fetchWeights() {
+  const arrived = () => (arrival ??= insist("The model's weights", () => lm.load(), () => [element("label", {}, "fetching the model's weights ", element("progress"))]));
+  async function insist(what, load, meanwhile = () => []) {
     for (;;) {
-      notice.replaceChildren(element("label", {}, "fetching the model's weights ", element("progress")));
-      notice.hidden = false;
+      notice.replaceChildren(...meanwhile());
+      notice.hidden = !notice.hasChildNodes();
       try {
-        await lm.load();
+        const loaded = await load();
         notice.hidden = true;
-        return;
+        return loaded;
       } catch (error) {
         const again = element("button", {}, "try again");
-        notice.replaceChildren(`The model's weights did not arrive (${error.message}). `, again);
+        notice.replaceChildren(`${what} did not arrive (${error.message}). `, again);
+        notice.hidden = false;
         await new Promise((resolve) => again.addEventListener("click", resolve));
       }
     }
@@ -68,5 +70,5 @@ function withNotice(lm, live) {
     return lm[method](...args);
   };
   const asked = ["logits", "trace", "lens", "drawers", "rows", "nearest"].map((method) => [method, guarded(method)]);
-  return { tokenizer: () => lm.tokenizer(), ...Object.fromEntries(asked) };
+  return { tokenizer: () => insist("The vocabulary", () => lm.tokenizer()), ...Object.fromEntries(asked) };
 }
