@@ -59,14 +59,15 @@ def mark_terms(app: Sphinx, document: nodes.document) -> None:
     """Underline each term where the section first uses it, and let it open. A term (a word in bold) that no glossary
     has ends the build.
     """
-    if (section := app.config.web_sections.get(app.env.docname)) is None:
+    section = app.config.web_sections.get(app.env.docname)
+    if section is None and app.env.docname != "index":
         return
-    terms = Terms(glossary(), app.config.web_ambiguous, section.texts)
+    terms = Terms(glossary(), app.config.web_ambiguous, section.texts if section else ())
     for text in list(document.findall(nodes.Text)):
         parent = text.parent
         if not prose(text):
             continue
-        if isinstance(parent, nodes.strong) and is_term(parent):
+        if section and isinstance(parent, nodes.strong) and is_term(parent):
             entry = terms.explained(re.sub(r" \(.*\)", "", " ".join(text.split())))
             if entry is None:
                 LOG.warning("**%s** is explained here, and in no glossary", text, location=parent)

@@ -189,6 +189,11 @@ PIECES = {
         "For which answers does continuous batching gain nothing? Try [equal lengths]{tokens of each answer=20 20 20 20 20 20} and [one long answer in each batch]{tokens of each answer=40 2 2 40 2 2 40 2 2}.",
         batching_piece,
     ),
+    "blocks": OnPage(
+        "Give tokens blocks",
+        "[Add a token]{!append A} to request A, and once more: when does it take a new block? Then [free it]{!free A}: where in the free list do its blocks go?",
+        lambda: allocator_piece(caching=False, operations=[("add", 0, 11), ("add", 0, 6)]),
+    ),
     "allocator": OnPage(
         "Allocate and free blocks",
         "[Add the common prompt again]{shared tokens=8; own tokens=3; !add}: which of its blocks are new? Then free all requests and add it once more.",

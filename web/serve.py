@@ -4,7 +4,6 @@ import argparse
 import webbrowser
 from collections.abc import Sequence
 from functools import partial
-from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -30,17 +29,11 @@ class Handler(SimpleHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         page = Path(self.directory, "404.html")
-        if code != HTTPStatus.NOT_FOUND or not page.is_file():
-            super().send_error(code, message, explain)
-            return
-        # The page stands in for addresses of any depth: its links count from the top.
-        body = page.read_bytes().replace(b"<head>", b'<head>\n<base href="/">', 1)
-        self.send_response(code)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        # It stands in for addresses of any depth: its links count from the top.
+        if code == 404 and page.is_file():
+            text = page.read_text(encoding="utf-8").replace("<head>", '<head><base href="/">', 1)
+            self.error_message_format = text.replace("%", "%%")
+        super().send_error(code, message, explain)
 
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-cache")  # a page that was built anew is seen anew

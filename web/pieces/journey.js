@@ -6,7 +6,7 @@ import { softmax } from "../model/sampling.js";
 const STYLE = `
 .jou ol.stages { list-style: none; margin: 10px 0 0; padding: 0 } .jou ol.stages > li { border: 1px solid var(--line); border-left: 4px solid var(--blue); border-radius: 8px; padding: 8px 12px; margin: 0 0 22px; position: relative }
 .jou ol.stages > li:not(:last-child)::after { content: "↓"; position: absolute; left: 50%; bottom: -23px; color: var(--muted); line-height: 22px } .jou ol.stages > li:last-child { margin: 0 }
-.jou .head { display: flex; flex-wrap: wrap; gap: 0 12px; justify-content: space-between } .jou .says { min-height: 3em }
+.jou .terms a { color: inherit; margin-right: 6px } .jou .head { display: flex; flex-wrap: wrap; gap: 0 12px; justify-content: space-between } .jou .says { min-height: 3em }
 .jou .text { line-height: 2; padding: 3px } .jou .text button { border: 0; padding: 2px 1px; min-height: 24px; border-radius: 3px; white-space: pre-wrap; background: var(--faint); margin: 0 2px 2px 0 }
 .jou .text button[aria-pressed="true"] { outline: 2px solid var(--orange) } .jou .text small { display: block; line-height: 1.2; font-size: 11px; color: var(--ink) }
 .jou .seen span { border-radius: 3px; padding: 2px 1px; white-space: pre-wrap } .jou .seen { line-height: 1.9 }
@@ -18,6 +18,10 @@ const STYLE = `
 
 const MOST_TOKENS = 60, BARS = 32, LISTED = 3, BEST = 5;
 
+// Words of each stage, by their keys in the glossary, from which the page takes what they mean.
+const TERMS = { tokens: { token: "token", vocabulary: "vocabulary" }, embeddings: { vector: "vector", embedding: "embedding" },
+  attention: { attention: "attention", "attention-weights": "attention weights", head: "head", layer: "layer" }, "kv-cache": { "kv-cache": "KV cache", query: "key, value", "block-phase3": "block" },
+  stacking: { score: "score", logits: "logits", softmax: "softmax" }, sampling: { sampling: "sampling" } };
 const many = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 // A token that is a part of a character, such as of an emoji, is shown as its bytes.
 const nameOf = (tokenizer, id) => (tokenizer.decode([id]).includes("\ufffd") ? tokenizer.show(id) : tokenizer.decode([id]));
@@ -45,7 +49,9 @@ function render({ data, el, lm }) {
   const stage = (name, section, title, ...inside) => {
     const link = element("a", { href: `${section}.html` }, `section: ${title}`);
     links.push(link);
-    return element("li", { "data-stage": section }, element("div", { class: "head" }, element("b", {}, name), link), ...inside);
+    const terms = Object.entries(TERMS[section]).map(([key, term]) => element("a", { class: "term", href: `glossary.html#${key}` }, term));
+    const words = element("small", { class: "terms" }, "words: ", ...terms);
+    return element("li", { "data-stage": section }, element("div", { class: "head" }, element("b", {}, name), link), words, ...inside);
   };
   const frame = box("jou", STYLE,
     element("ol", { class: "stages" },

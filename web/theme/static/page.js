@@ -24,6 +24,7 @@ let opened = null;
 function open(term) {
   close();
   opened = term;
+  if (!term.dataset.definition) return void fetchDefinition(term);
   definition.textContent = term.dataset.definition;
   definition.hidden = false;
   term.setAttribute("aria-describedby", "definition");
@@ -33,25 +34,37 @@ function open(term) {
   definition.style.left = `${left + scrollX}px`;
   definition.style.top = `${(above ? at.top - height - 6 : at.bottom + 6) + scrollY}px`;
 }
+// A term of a piece: its line in the glossary.
+async function fetchDefinition(term) {
+  const page = new DOMParser().parseFromString(await (await fetch(term.href)).text(), "text/html");
+  const line = page.getElementById(new URL(term.href).hash.slice(1))?.textContent ?? "";
+  term.dataset.definition = line.slice(line.indexOf(": ") + 2);
+  if (opened === term && line) open(term);
+}
 function close() {
   opened?.removeAttribute("aria-describedby");
   opened = null;
   definition.hidden = true;
 }
-for (const term of document.querySelectorAll("a.term")) {
-  term.addEventListener("pointerenter", (event) => { if (event.pointerType === "mouse") open(term); });
-  term.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse" && document.activeElement !== term) close(); });
-  term.addEventListener("focus", () => open(term));
-  term.addEventListener("blur", close);
-  let tapped = false;
-  term.addEventListener("pointerdown", (event) => { tapped = event.pointerType !== "mouse"; });
-  term.addEventListener("click", (event) => {  // a tap opens; mouse and Enter follow the link to the glossary
-    if (!tapped) return;
-    event.preventDefault();
-    term.focus();
-    open(term);
+// The page hears for all terms: those of a piece come later.
+function onTerm(type, act) {
+  document.addEventListener(type, (event) => {
+    const term = event.target.closest?.("a.term");
+    if (term) act(term, event);
   });
 }
+let tapped = false;
+onTerm("pointerover", (term, { pointerType }) => { if (pointerType === "mouse") open(term); });
+onTerm("pointerout", (term, { pointerType }) => { if (pointerType === "mouse" && document.activeElement !== term) close(); });
+onTerm("focusin", open);
+onTerm("focusout", close);
+onTerm("pointerdown", (term, { pointerType }) => { tapped = pointerType !== "mouse"; });
+onTerm("click", (term, event) => {  // a tap opens; mouse and Enter follow the link to the glossary
+  if (!tapped) return;
+  event.preventDefault();
+  term.focus();
+  open(term);
+});
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
 
 // ---- links to other pages keep the prompt in the address
