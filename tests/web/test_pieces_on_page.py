@@ -303,7 +303,7 @@ def test_each_stage_leads_to_its_section_with_the_readers_prompt(piece_on, secti
     page.wait_for_selector('[data-piece="journey"][data-alive]')
     assert page.get_by_label("text").input_value() == prompt
     page.wait_for_function("document.querySelector('.jou .text').textContent.includes('%')")
-    page.locator(f'[data-stage="{section}"] a').click()
+    page.locator(f'[data-stage="{section}"] .head a').click()
     page.wait_for_url(f"**/{section}.html#prompt=*")
     place = page.locator(f'[data-piece="{piece}"]')
     place.scroll_into_view_if_needed()
