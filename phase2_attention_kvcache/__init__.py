@@ -2,9 +2,12 @@
 
 import labkit  # noqa: F401 - before torch: it says how threads wait
 
-CHECKPOINT_FORMATS = {".gguf": "phase2_attention_kvcache.quantization.gguf_checkpoint"}
-"""Checkpoints that the core does not read itself: the suffix of a file -> the module that reads it, by `read_settings(path)` and
-`load(kind, path, dtype, device)`."""
+CHECKPOINT_FORMATS = {
+    ".gguf": "phase2_attention_kvcache.quantization.gguf_checkpoint",
+    "quantization_config": "phase2_attention_kvcache.quantization.compressed_tensors",
+}
+"""Checkpoints that the core does not read itself: the suffix of a file, or the setting of config.json that announces one -> the
+module that reads it, by `read_settings(path)` and `load(kind, path, dtype, device)`."""
 
 ROPE_SCALINGS = dict.fromkeys(
     ("linear", "llama3", "yarn"), "phase2_attention_kvcache.other_positions.rope_scaling"

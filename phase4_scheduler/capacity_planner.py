@@ -5,8 +5,8 @@ others so many seconds apart, for so many of the requests. A whole fleet is then
 scheduler and the block manager of this course in each replica and one router in front, and the smallest fleet that
 meets the SLO is searched for.
 
-You will see: the plan with its uncertainty; what more or fewer cards would do; what the router in front is worth. Compare plans with
---precision, --tensor-parallel-size and --max-num-batched-tokens.
+You will see: the plan with its uncertainty; what more or fewer cards would do; the cheapest combination of bits, cards a replica
+and chunks, with the commands that start it; what the router in front is worth.
 
     python phase4_scheduler/capacity_planner.py --card h100 --pattern code --rate 8 --tpot-slo 0.03
     python phase4_scheduler/capacity_planner.py --model llama-3-70b --card h100 --tensor-parallel-size 4
@@ -27,6 +27,7 @@ from phase4_scheduler.simulator.planning import CLOCK_EFFICIENCY, MOST_REPLICAS
 from phase4_scheduler.simulator.routers import ROUTERS
 from phase4_scheduler.simulator.traffic import PATTERN_NAMES
 from phase4_scheduler.story import capacity_story as chapters
+from phase4_scheduler.story.capacity_combinations import the_combinations
 from phase4_scheduler.story.capacity_task import SHARED_BY, the_task
 
 
@@ -34,6 +35,7 @@ def story(lab: Lab) -> None:
     task = the_task(lab)
     plan = chapters.the_plan(lab, task)
     chapters.fewer_and_more(lab, task, plan)
+    the_combinations(lab, task, plan)
     chapters.the_router(lab, task, plan)
 
 

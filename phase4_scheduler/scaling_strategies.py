@@ -3,8 +3,9 @@
 Many guides have such a table: for this traffic, pull that lever. Here four cards serve five kinds of traffic, in virtual
 time and with the scheduler of this course. Each misses its SLO, and each in another way. Then every lever is
 pulled on every kind: a card more, more sequences, smaller chunks, fewer bits, two cards a replica, a router that looks for
-prefixes. Then slow cards stand beside a fast one, and a day with a quiet night is served by fleets of a fixed size and by fleets
-that grow with their queue or their tokens per second.
+prefixes. Then old conversations wait in main memory, on an SSD or in a store for all; slow cards stand beside a fast one; and a
+day with a quiet night is served by fleets of a fixed size and by fleets that grow with their queue or their tokens per second, and
+regions and models share cards.
 
 You will see: what broke, which lever the table recommends, whether it suffices, and what the others would have done.
 
@@ -20,12 +21,13 @@ import argparse
 
 from labkit.lab import Lab, run_lab
 from phase1_tokens_embeddings.weights import CARDS, SHAPES
-from phase4_scheduler.story.scaling_story import a_day, mixed_cards, the_cases, the_matrix
+from phase4_scheduler.story.scaling_story import a_day, mixed_cards, old_prefixes, the_cases, the_matrix
 
 
 def story(lab: Lab) -> None:
     cases = the_cases(lab)
     the_matrix(lab, cases)
+    old_prefixes(lab)
     mixed_cards(lab)
     a_day(lab)
 
@@ -34,7 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", default="llama-3-8b", metavar="NAME", help=f"one of {', '.join(SHAPES)} (llama-3-8b)")
     add("--card", default="l4", metavar="CARD", help=f"{', '.join(CARDS)} (l4)")
-    add("--trace", metavar="FILE", help="requests of the day: Azure CSV or Mooncake JSONL (drawn chats)")
+    add(
+        "--trace",
+        metavar="FILE",
+        help="requests of the day (Azure CSV, Mooncake JSONL) and, with hash ids, for the levels (drawn chats)",
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

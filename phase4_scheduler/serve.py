@@ -68,8 +68,12 @@ OPTIONS = (  # where `dest` is given, it is the name that the engine, or `make_s
      dict(default="fcfs", choices=["fcfs", "priority"], dest="policy")),
     ("--enable-prompt-tokens-details", "usage tells how many prompt tokens were cached", dict(action="store_true")),
     ("--enable-mfu-metrics", "/metrics estimates operations and bytes of each step", dict(action="store_true")),
-    ("--allowed-origins", "pages of these addresses may read the answers: '[\"http://127.0.0.1:3000\"]' (none)",
-     dict(type=json_list, default=[], metavar="JSON")),
+    ("--kv-events-config", 'publish what enters and leaves the prefix cache: \'{"enable_kv_cache_events": true, "endpoint": '
+     '"tcp://*:5557"}\' (none)', dict(type=json_object, metavar="JSON")),
+    ("--enable-step-events", "/events streams what each step does, for the glass engine of `lab web`",
+     dict(action="store_true", dest="record_steps")),
+    ("--allowed-origins", "pages of these addresses may read the answers: '[\"http://127.0.0.1:8080\"]' is that of `lab web` "
+     "(none)", dict(type=json_list, default=[], metavar="JSON")),
     ("--allowed-hosts", "names by which clients may call this server, besides localhost and 127.0.0.1: "
      "'[\"gpu.example\"]'; '[\"*\"]': any (any with a --host that others reach, none otherwise)",
      dict(type=json_list, default=[], metavar="JSON")),
@@ -80,7 +84,7 @@ OPTIONS = (  # where `dest` is given, it is the name that the engine, or `make_s
      dict(action="store_true")),
     ("--middleware", "ASGI middleware around the API, by its import path; may be given several times",
      dict(action="append", default=[], metavar="MODULE.CLASS")),
-    ("--replicas", "engines, each in a process of its own (1)",
+    ("--replicas", "engines; more than one run as actors of Ray (pip install ray) on this machine, or where RAY_ADDRESS says (1)",
      dict(type=whole(1, 1000), default=1)),
     ("--router", "rule that chooses the replica of a request (prefix-aware)", dict(choices=list(ROUTERS), default="prefix-aware")),
     ("--tensor-parallel-size -tp", "processes that share each layer of the model (1)", dict(type=MANY, default=1)),
@@ -106,6 +110,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def serve(a: argparse.Namespace) -> int:
+    if a.record_steps and a.api_key is not None:
+        raise LabError(
+            "--enable-step-events shows every client what each request does, and a web page that listens can send no key: "
+            "leave out --api-key or --enable-step-events"
+        )
     if a.enable_expert_parallel and a.tensor_parallel_size == 1:
         raise LabError(
             "--enable-expert-parallel deals out experts: choose a --tensor-parallel-size of at least 2, too"

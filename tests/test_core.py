@@ -15,9 +15,9 @@ from tests.test_house import imports
 
 FEATURES = {  # folder of the core -> its budget in lines, docstrings included; words of features that attach to it
     "phase1_tokens_embeddings/tokens": (900, "gguf|chat|sentencepiece|librarytokenizer"),
-    "phase2_attention_kvcache/model": (1800, "gguf|quanti[sz]|few.bits|yarn|llama3|roofline|speculat"),
+    "phase2_attention_kvcache/model": (1800, "gguf|quanti[sz]|few.bits|compressed.tensors|yarn|llama3|roofline|speculat"),
     "phase3_paged_attention/paging": (1100, "specul|draft|connector|swap|sliding|copy_on_write|journal|quanti[sz]|kv_cache_dtype"),
-    "phase5_real_gpu/kernels": (1500, "fused|speculat|int8|int4|mxfp4"),
+    "phase5_real_gpu/kernels": (1500, "fused|speculat|int8|int4|compressed.tensors|mxfp4"),
     # The list of features that attach to it is features/README.md.
     "phase4_scheduler/engine": (1500, "specul|draft|connector|remote_kv|swap|sliding|fork|sibling|journal|quanti[sz]|kv_cache_dtype|tensor_parallel"),
 }  # fmt: skip

@@ -39,10 +39,6 @@ def check_settings(raw: dict[str, Any], family: Family) -> None:
     Raises:
         ValueError: names the setting.
     """
-    if raw.get("quantization_config") is not None:
-        raise ValueError(
-            "its weights are quantized, and read here only from .gguf files: give one, or the model in full"
-        )
     known = READ | WITHOUT_EFFECT | family.settings.keys()
     if raw.get("use_sliding_window") is False:  # without windows it has no effect where they would begin
         known = known | {"max_window_layers"}

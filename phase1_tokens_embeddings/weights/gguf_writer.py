@@ -57,6 +57,8 @@ def write_gguf(
         raise ValueError(
             f"{visible(folder)} is of kind {quoted(config['model_type'])}: gpt2 and llama can be written"
         )
+    if config.get("quantization_config") is not None:
+        raise ValueError(f"{visible(folder)} is in few bits already: give the model in full")
     tokenizer = BPETokenizer.from_file(folder / "tokenizer.json")
     vocabulary = to_gguf_vocabulary(tokenizer, shape.vocab_size)
     chat = chat_settings_of_folder(folder)

@@ -64,8 +64,11 @@ def load_checkpoint(kind: type[Model], folder: Path, dtype: str | torch.dtype, d
     return finish_loading(model)
 
 
-def read_headers(folder: Path) -> dict[str, Stored]:
+def read_headers(folder: Path, dtypes: tuple[str, ...] = STORED_DTYPES) -> dict[str, Stored]:
     """The tensors that a model's files announce, by name without the usual prefixes. No weight is read.
+
+    Args:
+        dtypes: types that a tensor may have.
 
     Raises:
         ValueError: a damaged file, a name that is there twice, or a tensor of another type.
@@ -79,8 +82,8 @@ def read_headers(folder: Path) -> dict[str, Stored]:
             if short in found:
                 twice = f"{visible(found[short].name)} and {visible(name)}"
                 raise ValueError(f"{visible(folder)} holds the same weights twice: {twice}")
-            if entry.dtype not in STORED_DTYPES:
-                said = f"{visible(name)} is {entry.dtype}, but weights are {', '.join(STORED_DTYPES)}"
+            if entry.dtype not in dtypes:
+                said = f"{visible(name)} is {entry.dtype}, but weights are {', '.join(dtypes)}"
                 raise ValueError(f"{visible(file)}: {said}")
             found[short] = Stored(file, name, entry)
     return found

@@ -65,8 +65,16 @@ GPT2_124M = ModelConfig(**vars(SHAPES["gpt2"]))
 
 
 def find_reader(path: Path) -> ModuleType | None:
-    """The module that reads a file in another form (`CHECKPOINT_FORMATS`); None: a folder, read here."""
-    return import_module(CHECKPOINT_FORMATS[path.suffix]) if path.is_file() else None
+    """The module that reads a checkpoint in another form (`CHECKPOINT_FORMATS`); None: a plain folder, read here."""
+    if path.is_file():
+        return import_module(CHECKPOINT_FORMATS[path.suffix])
+    try:
+        raw = read_json(path / "config.json", config_settings.MAX_CONFIG_BYTES)
+    except ValueError:
+        return None  # `read_config` says why
+    settings = raw if isinstance(raw, dict) else {}
+    module = next((m for key, m in CHECKPOINT_FORMATS.items() if settings.get(key) is not None), None)
+    return None if module is None else import_module(module)
 
 
 def read_config(path: Path) -> ModelConfig:

@@ -1,22 +1,29 @@
 """KV events: what enters the prefix cache and what leaves it, so that a router outside knows what each replica holds.
 
-Changes nothing in what the engine decides. The events, with vLLM's fields, wait until `take_kv_events` of the block manager is called.
-(vLLM publishes them over ZeroMQ.)
-Attaches to: `BlockManager.prefix_cache`, `cache_blocks`, `reset_prefix_cache`.
+Changes nothing in what the engine decides. With `kv_events_config={"enable_kv_cache_events": True}` the events go out over ZeroMQ
+after each step, in vLLM's frames and form, so that a router made for vLLM (llm-d, Dynamo) reads them. With "publisher": "null" they
+wait until `take_kv_events` of the block manager is called.
+Attaches to: `BlockManager.prefix_cache`, `cache_blocks`, `reset_prefix_cache`; `EngineCore.step`.
 
 Source: vllm/distributed/kv_events.py; vllm/v1/core/block_pool.py.
 """
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging.block_allocator import PhysicalBlock
 from phase3_paged_attention.paging.block_manager import BlockManager
 from phase3_paged_attention.paging.block_table import BlockTable, hash_block
 from phase3_paged_attention.paging.prefix_cache import PrefixCache
 from phase4_scheduler.assembly import Feature
+from phase4_scheduler.engine.config import EngineConfig
+from phase4_scheduler.engine.core import EngineCore, EngineCoreOutputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +32,17 @@ class BlockStored:
 
     Attributes:
         block_hashes: one for each block. parent_block_hash: of the block before them; None: the text begins with them.
-        token_ids: of all of them.
+        token_ids: of all of them. extra_keys: for each block what else its hash holds: a salt, in the first block of a text.
     """
 
     block_hashes: list[bytes]
     parent_block_hash: bytes | None
     token_ids: list[int]
     block_size: int
+    lora_id: None = None
+    medium: str = "GPU"
+    lora_name: None = None
+    extra_keys: list[tuple[str] | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,7 @@ class BlockRemoved:
     """Blocks that are overwritten, or hold no more what their hashes say."""
 
     block_hashes: list[bytes]
+    medium: str = "GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +104,9 @@ class KVEventBlockManager(BlockManager):
             first, size = table.block_hashes.index(added[0]), self.block_size
             parent = table.block_hashes[first - 1] if first else None
             tokens = list(token_ids[first * size : (first + len(added)) * size])
-            self.kv_events.append(BlockStored(added, parent, tokens, size))
+            salted = table.salt and not first
+            keys = [(table.salt.hex(),), *[None] * (len(added) - 1)] if salted else None
+            self.kv_events.append(BlockStored(added, parent, tokens, size, extra_keys=keys))
             self.prefix_cache.added = []
 
     def reset_prefix_cache(self) -> bool:
@@ -106,8 +120,75 @@ class KVEventBlockManager(BlockManager):
         return events
 
 
-class KVEvents(Feature):
-    """Setting: `enable_kv_cache_events`."""
+class KVEventCore(EngineCore):
+    """Args: publisher: of the events of each step; None: they wait in the block manager."""
 
-    settings = {"enable_kv_cache_events": False}
-    block_manager = KVEventBlockManager
+    def __init__(self, *args, publisher: Publisher | None, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.publisher = publisher
+
+    def step(self) -> EngineCoreOutputs:
+        step = super().step()
+        if self.publisher and (events := self.block_manager.take_kv_events()):
+            self.publisher.publish(events)
+        return step
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self.publisher:
+            self.publisher.socket.close(linger=0)
+
+
+class Publisher:
+    """A PUB socket. Each message has three frames: the topic, a number that counts up (8 bytes), the batch in msgpack.
+
+    Raises ValueError: the endpoint is taken, or is none.
+    """
+
+    def __init__(self, endpoint: str, topic: str = "") -> None:
+        import zmq  # only where events are published
+
+        self.socket = zmq.Context.instance().socket(zmq.PUB)
+        binds = "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://"))
+        try:
+            (self.socket.bind if binds else self.socket.connect)(endpoint)  # as vLLM does
+        except zmq.ZMQError as error:
+            self.socket.close()
+            raise ValueError(f"kv_events_config: endpoint {endpoint!r}: {error}") from None
+        self._topic, self._numbers = topic.encode(), itertools.count()
+
+    def publish(self, events: Sequence[KVEvent]) -> None:
+        self.socket.send_multipart((self._topic, next(self._numbers).to_bytes(8, "big"), packed(events)))
+
+
+def packed(events: Sequence[KVEvent]) -> bytes:
+    """vLLM's KVEventBatch: [seconds since 1970, events, data-parallel rank]."""
+    import msgspec
+
+    return msgspec.msgpack.encode([time.time(), [{"type": type(e).__name__, **asdict(e)} for e in events], 0])
+
+
+class KVEvents(Feature):
+    """Setting: `kv_events_config`, vLLM's fields: enable_kv_cache_events (False), publisher ("zmq" or "null"), endpoint
+    ("tcp://*:5557"), topic ("").
+    """
+
+    settings = {"kv_events_config": None}
+    block_manager, core = KVEventBlockManager, KVEventCore
+
+    def is_on(self, model: Transformer, config: EngineConfig, features: Sequence[Feature]) -> bool:
+        """Raises ValueError: a field of vLLM's, or a publisher, that is not known here."""
+        own = dict(self.kv_events_config or {})
+        if unknown := own.keys() - {"enable_kv_cache_events", "publisher", "endpoint", "topic"}:
+            raise ValueError(f"kv_events_config: {sorted(unknown)[0]!r} is not known here: leave it out")
+        if (publisher := own.get("publisher", "zmq")) not in ("zmq", "null"):
+            raise ValueError(f"kv_events_config: publisher is {publisher!r}: give zmq or null")
+        return bool(own.get("enable_kv_cache_events"))
+
+    def arguments(self, part: str) -> dict[str, Any]:
+        if part != "core":
+            return {}
+        own = self.kv_events_config
+        if own.get("publisher") == "null":
+            return {"publisher": None}
+        return {"publisher": Publisher(own.get("endpoint", "tcp://*:5557"), own.get("topic", ""))}

@@ -91,13 +91,14 @@ class Server:
         kind, call_of = ANSWERS[request.url.path]
         asked = await self.read(kind, request)
         call = call_of(self, asked)
+        headers = self.load_report(request.headers.get("endpoint-load-metrics-format", ""))
         if asked.stream:
             # The first chunk is awaited here: what goes wrong before it is still a status, not a chunk.
             chunks = call.stream()
             first = await unless_disconnected(request, prepared(call, chunks.__anext__))
             events = self.events(first, chunks, call.END)
             return StreamingResponse(events, media_type="text/event-stream")
-        return JsonResponse(await unless_disconnected(request, prepared(call, call.whole)))
+        return JsonResponse(await unless_disconnected(request, prepared(call, call.whole)), headers=headers)
 
     async def stored_response(self, request: Request) -> Response:
         raise no_such_response(request.path_params["name"])
@@ -116,6 +117,18 @@ class Server:
         except Exception as error:  # the status is sent already
             yield event(unexpected(error).body)
         yield end
+
+    def load_report(self, form: str) -> dict[str, str] | None:
+        """A header for load balancers that ask for it (ORCA). `form`: TEXT or JSON."""
+        last = self.engine.last_step
+        found = {"kv_cache_usage_perc": last.kv_cache_usage, "num_requests_waiting": float(last.num_waiting)}
+        if form.lower() == "text":
+            report = "TEXT " + ", ".join(f"named_metrics.{name}={value}" for name, value in found.items())
+        elif form.lower() == "json":
+            report = "JSON " + to_json({"named_metrics": found}).decode()
+        else:
+            return None
+        return {"endpoint-load-metrics": report}
 
     async def tokenize(self, request: Request) -> Response:
         asked = await self.read(TokenizeRequest, request)
@@ -197,6 +210,23 @@ class Server:
 
     async def server_load(self, request: Request) -> Response:
         return JsonResponse({"server_load": self.load})
+
+    async def step_events(self, request: Request) -> Response:
+        """What each step does, as `record` of features/recording.py writes it, while a client reads. The first event says the limits."""
+        limits = self.engine.limits
+        names = ("block_size", "max_num_seqs", "max_num_batched_tokens")
+        engine = {name: getattr(limits.config, name) for name in names}
+        engine["num_blocks"] = limits.num_blocks - 1  # without the null block
+
+        async def stream() -> AsyncIterator[bytes]:
+            yield b"event: engine\n" + event(engine)
+            async with aclosing(self.engine.watch()) as steps:
+                async for step in steps:
+                    yield event(step)
+
+        return StreamingResponse(
+            stream(), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
 
     # ------------------------------------------------------------------ what all of them need
 
@@ -313,6 +343,8 @@ def create_app(
     ]
     for route in routes[len(BODIES) : -1]:
         route.methods.discard("HEAD")  # as in vLLM, but for /metrics
+    if server.engine.record_steps:
+        routes.append(Route("/events", server.step_events))
     routes += page_routes(server.engine, server.name, server.template is not None)
 
     app = Starlette(

@@ -25,6 +25,7 @@ from phase4_scheduler.engine.core import EngineCoreOutput, EngineDeadError
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
 from phase4_scheduler.engine.outputs import RequestOutput
 from phase4_scheduler.engine.request import Request, make_request
+from phase4_scheduler.features.recording import Event
 from phase4_scheduler.server.engine_process import (
     MOST_COMMANDS,
     Add,
@@ -38,6 +39,7 @@ from phase4_scheduler.server.metrics import Metrics
 
 LONG_TEXT = 2**16  # characters
 TOKENIZE = str(Path(__file__).with_name("tokenize_stdin.py"))
+MOST_UNREAD = 10_000  # unread steps kept for a client of /events
 
 
 class QueueFullError(RuntimeError):
@@ -83,6 +85,7 @@ class AsyncEngine:
         max_num_queued_reqs: refuse more answers than this under way, waiting or running; None: no limit.
         enable_prompt_tokens_details: whether usage says how many prompt tokens were found in the prefix cache.
         enable_mfu_metrics: whether the metrics estimate operations and bytes of each step (MFU: model FLOPs utilisation).
+        record_steps: whether `watch` tells what each step did.
         model_name: as clients and metrics call it.
 
     Use `await start()` first, and `stop()` at the end.
@@ -102,10 +105,13 @@ class AsyncEngine:
         max_num_queued_reqs: int | None = None,
         enable_prompt_tokens_details: bool = False,
         enable_mfu_metrics: bool = False,
+        record_steps: bool = False,
         **settings: Any,
     ) -> None:
         self.model_config, self.tokenizer = config, tokenizer
-        self._args = EngineArgs(model, dtype, device, settings, enable_mfu_metrics)
+        self._args = EngineArgs(model, dtype, device, settings, enable_mfu_metrics, record_steps)
+        self.record_steps = record_steps
+        self._watchers: set[asyncio.Queue[Event | None]] = set()
         self.max_num_queued_reqs = max_num_queued_reqs
         self.enable_prompt_tokens_details = enable_prompt_tokens_details
         self.longest_token = max(map(len, tokenizer.token_bytes), default=1) if tokenizer else 1
@@ -143,7 +149,7 @@ class AsyncEngine:
         threading.Thread(target=self._read, name="engine outputs", daemon=True).start()
 
     def connect(self) -> tuple[Any, Any]:
-        """The engine's process and its pipe."""
+        """The engine's process and its pipe. (A Ray actor is another kind of both: `ray_fleet.py`.)"""
         return start_engine(self._args)
 
     def make_metrics(self, limits: EngineLimits) -> Metrics:
@@ -179,6 +185,7 @@ class AsyncEngine:
     def _take(self, message: StepMessage) -> None:
         """A step's outputs, each to its own stream."""
         self.last_step = message
+        self._tell_watchers(message.events)
         now = time.perf_counter()
         for request_id, reason in message.refused:
             self._fail(request_id, reason)  # what the API process checks, the core takes
@@ -210,12 +217,26 @@ class AsyncEngine:
             logging.getLogger(__name__).error("%s (exit code %s)", self.dead, self.process.exitcode)
         for parent in self.output_processor.parents.values():
             parent.on_output.fail(self.dead)
+        self.end_watches()
         self.output_processor = OutputProcessor()
 
     def end_streams(self) -> None:
         """All answers under way end with an error: the server shuts down."""
         self.dead = self.dead or EngineDeadError("the server is shutting down: ask again later")
         self._die()
+
+    def _tell_watchers(self, events: Sequence[Event | None]) -> None:
+        """Drop a client that reads too slowly: nothing here may wait, or grow, for a reader."""
+        for queue in list(self._watchers):
+            for event in events:
+                if queue.full():
+                    self._watchers.discard(queue)
+                else:
+                    queue.put_nowait(event)
+
+    def end_watches(self) -> None:
+        """End the streams of all `watch` calls: a server that shuts down would wait for them."""
+        self._tell_watchers([None])
 
     def _fail(self, answer_id: str, message: str) -> None:
         """End a request of which one answer, by the core's id, cannot go on."""
@@ -311,6 +332,22 @@ class AsyncEngine:
             if unfinished + n > limit:
                 self.metrics.rejected()
                 raise QueueFullError(f"{unfinished} answers are under way, {limit} may be: try again later")
+
+    async def watch(self) -> AsyncIterator[Event]:
+        """What each step did, from now on, as `record` of the recording feature writes it. Ends with the engine, or if the reader is too
+        slow.
+        """
+        if self.dead is not None:
+            return
+        queue: asyncio.Queue[Event | None] = asyncio.Queue(MOST_UNREAD)
+        self._watchers.add(queue)
+        try:
+            while queue in self._watchers or not queue.empty():
+                if (event := await queue.get()) is None:
+                    return
+                yield event
+        finally:
+            self._watchers.discard(queue)
 
     def cached(self, output: RequestOutput) -> int | None:
         """Prompt tokens that were found in the prefix cache, if clients are to be told."""

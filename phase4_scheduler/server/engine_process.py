@@ -33,7 +33,7 @@ from phase4_scheduler.engine import EngineConfig, EngineCore, EngineDeadError, R
 from phase4_scheduler.engine.core import EngineCoreOutput
 from phase4_scheduler.engine.request import RequestLimits
 from phase4_scheduler.features.kv_events import KVEvent, KVEventBlockManager
-from phase4_scheduler.features.recording import EngineStats
+from phase4_scheduler.features.recording import EngineStats, Event, record
 from phase4_scheduler.features.speculation import SpecDecodingStats
 
 MOST_COMMANDS = 64  # between two steps, and of a message: a few ms
@@ -63,7 +63,7 @@ class EngineArgs:
     Attributes:
         model, dtype, device: as for `load_model`.
         settings: fields of `EngineConfig`, and settings of features.
-        enable_mfu_metrics: as for `AsyncEngine`.
+        enable_mfu_metrics, record_steps: as for `AsyncEngine`.
     """
 
     model: str
@@ -71,6 +71,7 @@ class EngineArgs:
     device: str
     settings: dict[str, Any]
     enable_mfu_metrics: bool = False
+    record_steps: bool = False
 
     def load(self) -> tuple[Transformer, EngineConfig, list[Feature]]:
         """The model, the configuration and the features. Raises: as `load_model` and `EngineConfig`."""
@@ -128,6 +129,7 @@ class StepMessage:
     kv_cache_usage: float = 0.0
     stats: EngineStats = field(default_factory=EngineStats)  # since the start
     spec_decode: SpecDecodingStats | None = None  # since the start, with speculative decoding
+    events: list[Event] = field(default_factory=list)  # of the step, if steps are recorded
     kv_events: list[KVEvent] = field(default_factory=list)  # since the last step, if the engine tells them
 
 
@@ -155,12 +157,18 @@ def run_engine(pipe: Connection, args: EngineArgs) -> None:
         pipe.send(error)
         return
     stored = StoredBytes.of(core) if args.enable_mfu_metrics else None
+    events: list[Event] = []
+    if args.record_steps:
+        record(core, events.append)
     gc.collect()
     gc.freeze()  # as in `run_server`: no step is to wait for it
     try:
         pipe.send(EngineLimits.of(core))
         while True:
-            pipe.send(turn(core, take_commands(pipe, core.scheduler.has_requests), stored))
+            message = turn(core, take_commands(pipe, core.scheduler.has_requests), stored)
+            message.events = events.copy()
+            events.clear()
+            pipe.send(message)
     except (EOFError, ConnectionError):
         pass  # the API process is gone
     except EngineDeadError as error:

@@ -22,7 +22,6 @@ from phase2_attention_kvcache.model.config import read_config
 from phase4_scheduler.assembly import load_tokenizer
 from phase4_scheduler.server.app import Server, create_app
 from phase4_scheduler.server.async_engine import AsyncEngine
-from phase4_scheduler.server.fleet import Fleet
 
 try:  # as in vLLM: an event loop in C. With 64 users of a small model, the server reaches 70% of the engine's speed, not 63%
     from uvloop import new_event_loop
@@ -34,7 +33,7 @@ ERRORS_SENT = 2  # seconds in which the last error messages are sent, at most
 
 
 class WebServer(uvicorn.Server):
-    """A server that prints why it ends, and ends the last answers with an error."""
+    """A server that prints why it ends, and does not wait for clients of /events, which never finish."""
 
     def __init__(self, config: uvicorn.Config, engine: AsyncEngine) -> None:
         super().__init__(config)
@@ -48,6 +47,7 @@ class WebServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.engine.end_watches()
         # After the timeout, running answers end with an error, which takes some time to be sent.
         loop, patience = asyncio.get_running_loop(), self.config.timeout_graceful_shutdown
         loop.call_later(patience, self.engine.end_streams)
@@ -66,20 +66,35 @@ def make_server(
     """Make a server whose engine has not been started yet.
 
     Args:
-        replicas: number of engines; of several, `router` chooses one for each request (`fleet.py`).
+        replicas: number of engines; several run on Ray, and `router` chooses one for each request (`ray_fleet.py`).
         tool_call_parser: see `Server`. options: of `AsyncEngine`, and fields of `EngineConfig`.
 
     Raises:
-        LabError: the model is unknown or has no tokenizer; too few GPUs for the replicas.
+        LabError: the model is unknown or has no tokenizer; Ray is not installed; record_steps is set for several replicas.
         ValueError: the model's files cannot be used.
     """
+    if options.get("record_steps") and replicas > 1:
+        raise LabError("--enable-step-events shows the steps of one engine: leave out --replicas")
     folder, name = find_model(model), served_model_name or model
     tokenizer = load_tokenizer(folder)
     if tokenizer is None:
         raise LabError(f"{folder} holds no tokenizer.json: a server needs one")
-    make_engine = AsyncEngine if replicas == 1 else partial(Fleet, replicas, router)
+    make_engine = AsyncEngine if replicas == 1 else partial(find_fleet(), replicas, router)
     engine = make_engine(str(folder), read_config(folder), tokenizer, model_name=name, **options)
     return Server(engine, name, load_chat_template(folder), int(folder.stat().st_mtime), tool_call_parser)
+
+
+def find_fleet() -> Callable:
+    """Import `RayFleet`, only for --replicas, because importing Ray takes a second.
+
+    Raises:
+        LabError: Ray is not installed.
+    """
+    try:
+        from phase4_scheduler.server.ray_fleet import RayFleet
+    except ImportError:
+        raise LabError("--replicas needs Ray, which is not installed: pip install ray==2.60.0") from None
+    return RayFleet
 
 
 def open_socket(host: str, port: int) -> socket.socket:

@@ -123,7 +123,7 @@ class Autoscaler:
     """As KEDA and a HorizontalPodAutoscaler scale by a metric of vLLM: ceil(metric / target) replicas are wanted.
 
     Attributes:
-        fewest, most: replicas.
+        fewest: replicas of each model. most: replicas of all models together.
         metric: "waiting" requests (`vllm:num_requests_waiting`), or "tokens" computed per second (the sum of
             `vllm:iteration_tokens_total`). Of a full replica the second one grows no more, so its target must be lower.
         every: seconds between two looks. cold_start: seconds from a look until a replica it adds serves.
@@ -141,6 +141,17 @@ class Autoscaler:
     window: float = 300.0
 
 
+@dataclass
+class Group:
+    """The replicas of one model: those that serve, those that start (with when they will serve), and what was wanted lately."""
+
+    config: ReplicaConfig
+    serving: list[int] = field(default_factory=list)
+    starting: list[tuple[float, int]] = field(default_factory=list)
+    wanted: list[tuple[float, int]] = field(default_factory=list)
+    tokens: int = 0  # computed until the last look
+
+
 def daily(requests: Sequence[TrafficRequest], rate: float, swing: float = 0.8) -> list[TrafficRequest]:
     """The requests over a day, from its quietest moment on: `rate` a second on average, (1 - swing) to (1 + swing) times that.
 
@@ -155,51 +166,59 @@ def daily(requests: Sequence[TrafficRequest], rate: float, swing: float = 0.8) -
     return [replace(requests[i % len(requests)], arrival=t) for i, t in enumerate(arrivals)]
 
 
+def later(day: Iterable[TrafficRequest], hours: float) -> list[TrafficRequest]:
+    """The same day where the sun rises so many hours later."""
+    moved = (replace(r, arrival=(r.arrival + 3600 * hours) % DAY) for r in day)
+    return sorted(moved, key=lambda r: r.arrival)
+
+
 def serve_autoscaled(
-    requests: Iterable[TrafficRequest], config: ReplicaConfig, scaler: Autoscaler
+    requests: Iterable[TrafficRequest], models: dict[str, ReplicaConfig], scaler: Autoscaler
 ) -> tuple[FleetRun, list[tuple[float, float]]]:
-    """Serve all requests, each by the least loaded replica that serves then.
+    """Serve all requests, each by the least loaded replica of its model that serves then.
+
+    Args:
+        models: by the `kind` of their requests; "": of all other requests.
 
     Returns:
         The run, and for each replica from when to when it is paid for, in seconds. The cold start is paid for.
     """
     run, begun, ended, look = FleetRun([]), [], {}, 0.0
-    serving: list[int] = []
-    starting: list[tuple[float, int]] = []  # when a replica will serve
-    wanted: list[tuple[float, int]] = []  # how many replicas each look wanted lately
-    tokens = 0  # computed until the last look
+    groups = {kind: Group(config) for kind, config in models.items()}
 
-    def start(ready: float) -> None:
-        starting.append((ready, len(run.replicas)))
-        run.replicas.append(ClockedEngine.made_from(config))
+    def start(group: Group, ready: float) -> None:
+        group.starting.append((ready, len(run.replicas)))
+        run.replicas.append(ClockedEngine.made_from(group.config))
         begun.append(look)
 
-    def adapt() -> None:
-        nonlocal serving, starting, wanted, tokens
-        serving += [i for ready, i in starting if ready <= look]
-        starting = [(ready, i) for ready, i in starting if ready > look]
-        own = [run.replicas[i] for i in serving]
-        before, tokens = tokens, sum(replica.run.tokens for replica in own)
+    def adapt(group: Group) -> None:
+        group.serving += [i for ready, i in group.starting if ready <= look]
+        group.starting = [(ready, i) for ready, i in group.starting if ready > look]
+        own = [run.replicas[i] for i in group.serving]
+        before, group.tokens = group.tokens, sum(replica.run.tokens for replica in own)
         waiting = sum(len(replica.scheduler.waiting) for replica in own)
-        value = waiting if scaler.metric == "waiting" else (tokens - before) / scaler.every
-        lately = [(time, n) for time, n in wanted if time > look - scaler.window]
-        wanted = [*lately, (look, max(scaler.fewest, math.ceil(value / scaler.target)))]
-        for _ in range(len(serving) - max(n for _, n in wanted)):
-            i = serving.pop()
-            ended[i], tokens = look, tokens - run.replicas[i].run.tokens
+        value = waiting if scaler.metric == "waiting" else (group.tokens - before) / scaler.every
+        lately = [(time, n) for time, n in group.wanted if time > look - scaler.window]
+        group.wanted = [*lately, (look, max(scaler.fewest, math.ceil(value / scaler.target)))]
+        for _ in range(len(group.serving) - max(n for _, n in group.wanted)):
+            i = group.serving.pop()
+            ended[i], group.tokens = look, group.tokens - run.replicas[i].run.tokens
         in_use = sum(i not in ended or r.scheduler.has_requests for i, r in enumerate(run.replicas))
-        missing = wanted[-1][1] - len(serving) - len(starting)
+        missing = group.wanted[-1][1] - len(group.serving) - len(group.starting)
         for _ in range(min(missing, scaler.most - in_use)):
-            start(look + scaler.cold_start)
+            start(group, look + scaler.cold_start)
 
-    for _ in range(scaler.fewest):
-        start(0.0)
+    for group in groups.values():
+        for _ in range(scaler.fewest):
+            start(group, 0.0)
     for number, request in enumerate(requests):
         while look <= request.arrival:
             run.advance(look)
-            adapt()
+            for group in groups.values():
+                adapt(group)
             look += scaler.every
         run.advance(request.arrival)
+        serving = groups[request.kind if request.kind in groups else ""].serving
         loads = [run.replicas[i].load(request.arrival) for i in serving]
         run.give(request, number, serving[least(loads)])
     run.finish()

@@ -63,14 +63,19 @@ class KernelTable:
         num_layers: int,
         num_blocks: int,
         max_context: int,
+        each_layer: Sequence[str] = EACH_LAYER,
     ) -> KernelTable:
-        """Read attention.csv.gz, dense.csv and per_sequence.csv."""
+        """Read attention.csv.gz, dense.csv and per_sequence.csv.
+
+        Args:
+            each_layer: the kernels that a layer starts besides attention.
+        """
         folder = Path(folder)
         dense = read_table(folder / "dense.csv")
         choice = read_table(folder / "per_sequence.csv")
         return cls(
             name, num_layers, num_blocks, max_context, _grid(folder / "attention.csv.gz"),
-            _every_size(dense["tokens"], sum(dense[kernel] for kernel in EACH_LAYER)),
+            _every_size(dense["tokens"], sum(dense[kernel] for kernel in each_layer)),
             _every_size(dense["tokens"], sum(dense[kernel] for kernel in ONCE)),
             _every_size(choice["sequences"], choice["lm_head"] + choice["sampler"]),
         )  # fmt: skip

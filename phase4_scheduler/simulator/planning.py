@@ -2,7 +2,7 @@
 
 An SLO is a TTFT, a TPOT and a share: so many of the requests see both. More replicas meet it for more requests, so the
 smallest number that keeps it can be found by halving. Some SLOs cannot be met: if one request alone on an
-idle replica is too slow already, no number of replicas will help, and the limit is named.
+idle replica is too slow already, no number of replicas will help.
 
 A fleet that gets less done than what comes is lost in the end, but the end may be later than the last request that is
 simulated. So no plan has fewer replicas than the traffic's rate over what one replica gets done while requests wait (`Load`).
@@ -82,11 +82,59 @@ class SLO:
         return "TTFT" if late >= slow else "TPOT"
 
 
-def prompt_seconds(request: TrafficRequest, config: ReplicaConfig) -> float:
-    """Seconds of a prompt that has an idle replica to itself."""
+def alone(request: TrafficRequest, config: ReplicaConfig, cached: int = 0) -> tuple[float, float]:
+    """TTFT and TPOT of a request that has an idle replica to itself. It cannot be served faster.
+
+    Args:
+        cached: prompt tokens that the prefix cache has.
+    """
     isl, budget = request.prompt_tokens, config.scheduler.max_num_batched_tokens
-    starts = range(0, isl, budget)
-    return sum(config.cost.seconds(StepSize.of([(at, min(budget, isl - at))])) for at in starts)
+    ttft = sum(
+        config.cost.seconds(StepSize.of([(at, min(budget, isl - at))])) for at in range(cached, isl, budget)
+    )
+    osl = request.output_tokens
+    middle = config.cost.seconds(StepSize.of([(isl + osl // 2 - 1, 1)]))  # of its decode steps
+    return ttft, middle if osl > 1 else 0.0
+
+
+def why_impossible(traffic: Sequence[TrafficRequest], config: ReplicaConfig, slo: SLO) -> str:
+    """The limit that forbids an SLO whatever the number of replicas; "" if none does.
+
+    Each request is given an idle replica, whose cache holds whatever any request before it left behind. Those of the
+    warm-up are not judged (`settled`).
+    """
+    context, room = config.scheduler.max_model_len, (config.num_blocks - 1) * config.block_size
+    longest = min(context or room, room)
+    seen: set[int] = set()
+    judged: list[tuple[float, float, bool]] = []  # TTFT, TPOT, too long
+    for r in traffic:
+        known = next((i for i, name in enumerate(r.hash_ids) if name not in seen), len(r.hash_ids))
+        seen.update(r.hash_ids)
+        if r.arrival >= traffic[-1].arrival / 5:
+            cached = known * config.block_size if config.enable_prefix_caching else 0
+            cached = min(cached, r.prompt_tokens - 1)
+            judged.append((*alone(r, config, cached), r.prompt_tokens + r.output_tokens > longest))
+    ttfts, tpots, too_long = map(np.array, zip(*judged, strict=True))
+    if np.mean((ttfts <= slo.ttft) & (tpots <= slo.tpot) & ~too_long) >= slo.share:
+        return ""
+    late, slow, large = (float(np.mean(each)) for each in (ttfts > slo.ttft, tpots > slo.tpot, too_long))
+    if large == max(late, slow, large):
+        limit = "context" if longest == context else "KV cache"
+        return f"{limit}: {large:.0%} of the requests are longer than the {longest:,} tokens that fit"
+    if late >= slow:
+        return (
+            f"arithmetic: a prompt alone on an idle replica takes {np.median(ttfts):.2f} s in the median, and "
+            f"{late:.0%} take more than {slo.ttft:g} s"
+        )
+    limit, why = (
+        ("wires", "cards wait for each other")
+        if waits_for_wires(config.cost)
+        else ("memory bandwidth", "it reads all weights")
+    )
+    return (
+        f"{limit}: one user's token on an idle replica takes {1000 * np.median(tpots):.1f} ms, since {why}; "
+        f"{1000 * slo.tpot:g} ms are the SLO"
+    )
 
 
 def waits_for_wires(cost: CostModel) -> bool:
@@ -169,7 +217,7 @@ class Load:
         at_once = [replace(r, arrival=0.0) for r in some]
         (replica,) = serve_fleet(at_once, config, 1, LeastLoaded()).replicas
         records = replica.run.records
-        prompt = prompt_seconds(sorted(traffic, key=lambda r: r.prompt_tokens)[len(traffic) // 2], config)
+        prompt, _ = alone(sorted(traffic, key=lambda r: r.prompt_tokens)[len(traffic) // 2], config)
         stays = [prompt + r.token_times[-1] - r.token_times[0] for r in records]
         span = traffic[-1].arrival
         rate = (len(traffic) - 1) / span if span else 0.0
@@ -227,8 +275,10 @@ def make_plan(
         watch: gets the requests of each simulated fleet, such as for a progress bar.
 
     Raises:
-        LabError: none up to `most` replicas does; with what is short.
+        LabError: no number of replicas does; with the limit that forbids it.
     """
+    if reason := why_impossible(traffic, config, slo):
+        raise LabError(f"no number of replicas meets this SLO. What forbids it is {reason}")
 
     @cache
     def serve(n: int, growth: int = 0) -> FleetRun:
@@ -238,12 +288,9 @@ def make_plan(
     n = smallest(lambda n: slo.kept_share(serve(n)) >= slo.share, most, least)
     if n is None:
         run = serve(most)
-        short = (
-            f"{len(run.refused):,} are refused ({run.refusal})" if run.refused else binding_limit(run, slo)
-        )
         raise LabError(
-            f"{most} replicas do not meet this SLO: {slo.kept_share(run):.1%} of the requests are within it, not "
-            f"{slo.share:.1%}. What is short: {short}. Fewer bits, cards that share a replica or another card may help"
+            f"more than {most} replicas would be needed: with {most}, {slo.kept_share(run):.1%} of the requests are within "
+            f"the SLO, not {slo.share:.1%}. What is short: {binding_limit(run, slo)}"
         )
     run = serve(n)
     first = smallest(lambda step: slo.kept_share(serve(n, step)) < slo.share, len(GROWTH) - 1)

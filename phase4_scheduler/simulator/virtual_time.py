@@ -236,9 +236,12 @@ class ClockedEngine:
             self._finish(request)
         return finished
 
+    def step_seconds(self, size: StepSize) -> float:
+        return self.cost.seconds(size)
+
     def _note_step(self, begin: float, size: StepSize, free_blocks: int) -> float:
         """Write down a step. Returns the seconds that it takes."""
-        seconds, run, limits = self.cost.seconds(size), self.run, self.scheduler.config
+        seconds, run, limits = self.step_seconds(size), self.run, self.scheduler.config
         running, waiting = len(self.scheduler.running), len(self.scheduler.waiting)
         run.times.append(begin)
         run.durations.append(seconds)

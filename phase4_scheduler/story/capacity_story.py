@@ -60,6 +60,9 @@ def the_plan(lab: Lab, task: Task) -> Plan:
         note="Intervals: block bootstrap over 25 stretches of requests. They say what another draw of such traffic "
         "would change, not what is wrong with the clock.",
     )
+    if task.cells > 1:
+        lab.say(f"""All {task.cells:,} fleets together: {task.cells * cards:,} cards, ${task.cells * plan.dollars_per_hour:,.0f} an
+            hour.""")
     if plan.kept.low < task.slo.share:
         lab.say(f"""The interval reaches below the {task.slo.share:.0%} that are the SLO, so this is close. Before
             you sign, simulate more (--requests), or add a card.""")
@@ -68,7 +71,7 @@ def the_plan(lab: Lab, task: Task) -> Plan:
             {plan.run.refusal}.""")
     trust(lab, task, plan)
     figures = {name: getattr(plan, name) for name in ("replicas", "dollars_per_hour", "headroom", "limit")}
-    lab.record(plan=figures | {"cards": cards, "estimate": estimate})
+    lab.record(plan=figures | {"cards": cards, "cells": task.cells, "estimate": estimate})
     return plan
 
 
@@ -79,7 +82,7 @@ def trust(lab: Lab, task: Task, plan: Plan) -> None:
     if task.efficiency > slowest:
         then = f" If they take {most:g} times as long as at 80%, "
         try:
-            worst = task.cards(task.at(slowest).plan().replicas)
+            worst = task.cards(task.on(efficiency=slowest).plan().replicas)
             then += f"{worst} cards are needed."
         except LabError as error:
             then += f"{error}."

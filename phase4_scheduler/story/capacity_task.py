@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 
 from labkit.errors import LabError
 from labkit.lab import Lab
-from phase1_tokens_embeddings.weights import Card, ModelShape, find_card, find_precision, find_shape
+from phase1_tokens_embeddings.weights import CARDS, Card, ModelShape, find_card, find_precision, find_shape
 from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator.fleet import ReplicaConfig
 from phase4_scheduler.simulator.parallel_cost import cost_on_cards
@@ -23,13 +24,14 @@ from phase4_scheduler.simulator.planning import (
     Plan,
     efficiency_of,
     make_plan,
+    why_impossible,
 )
 from phase4_scheduler.simulator.routers import ROUTERS, Router
 from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, at_rate, draw_traffic, read_trace
 
 BLOCK_SIZE = 16
 LASTS = 3  # times the stay of a request on a busy replica: so long must the traffic last
-MOST_REQUESTS = 20_000  # take minutes
+CELL = 3  # replicas that one cell keeps busy at least
 SHARED_BY = (1, 2, 4, 8)  # cards that share a model: all-reduces of these were recorded
 
 
@@ -48,6 +50,7 @@ class Task:
     efficiency: float
     most: int  # cards
     tensor_parallel_size: int  # cards of a replica
+    cells: int = 1  # fleets side by side, each for its part of the traffic: one of them is planned
 
     @property
     def make_router(self) -> Callable[[], Router]:
@@ -77,26 +80,31 @@ class Task:
     def cards(self, replicas: float) -> float:
         return replicas * self.tensor_parallel_size
 
-    def at(self, efficiency: float) -> Task:
-        """The same task at another efficiency of the cards."""
-        bits = dict(precision=self.precision, kv_precision=self.kv_precision)
-        cost = cost_on_cards(self.shape, self.card, self.tensor_parallel_size, efficiency=efficiency, **bits)
-        return replace(self, efficiency=efficiency, config=replace(self.config, cost=cost))
+    def what_forbids(self) -> str:
+        """The limit that forbids the SLO whatever the number of replicas; "" if none does."""
+        return why_impossible(self.traffic, self.config, self.slo)
+
+    def on(self, chunk: int | None = None, **changes: Any) -> Task:
+        """The same task with another `card`, `precision`, `tensor_parallel_size`, `efficiency` or size of the `chunk`s."""
+        new = replace(self, **changes)
+        bits = dict(precision=new.precision, kv_precision=new.kv_precision)
+        cost = cost_on_cards(new.shape, new.card, new.tensor_parallel_size, efficiency=new.efficiency, **bits)
+        blocks = cost.num_blocks * BLOCK_SIZE // self.config.block_size
+        scheduler = self.config.scheduler
+        scheduler = replace(scheduler, max_num_batched_tokens=chunk or scheduler.max_num_batched_tokens)
+        return replace(new, config=replace(self.config, cost=cost, num_blocks=blocks, scheduler=scheduler))
 
 
 def drawn(a: Namespace, n: int, rate: float, seed: int) -> list[TrafficRequest]:
     """Requests of the pattern, or of one length."""
     names = tuple(range(a.system_prompt // BLOCK_SIZE))
+    traffic = draw_traffic(a.pattern, n, rate, a.burstiness, seed)
     isl, osl = a.prompt_tokens, a.answer_tokens
-    return [
-        replace(
-            r,
-            prompt_tokens=(isl or r.prompt_tokens) + a.system_prompt,
-            output_tokens=osl or r.output_tokens,
-            hash_ids=names,
-        )
-        for r in draw_traffic(a.pattern, n, rate, a.burstiness, seed)
+    traffic = [
+        replace(r, prompt_tokens=isl or r.prompt_tokens, output_tokens=osl or r.output_tokens)
+        for r in traffic
     ]
+    return [replace(r, prompt_tokens=r.prompt_tokens + a.system_prompt, hash_ids=names) for r in traffic]
 
 
 def recorded(lab: Lab, n: int) -> list[TrafficRequest]:
@@ -158,16 +166,49 @@ def the_task(lab: Lab) -> Task:
         cache. {task.load.rate:.3g} requests per second, {np.mean([r.prompt_tokens for r in traffic]):,.0f} prompt tokens and
         {np.mean([r.output_tokens for r in traffic]):,.0f} answer tokens on average. SLO: first token within
         {a.ttft_slo:g} s and a mean gap of {1000 * a.tpot_slo:g} ms, for {a.share:.0%} of the requests.""")
+    if limit := task.what_forbids():
+        ways = ", ".join(ways_out(task))
+        raise LabError(
+            f"no number of replicas meets this SLO. What forbids it is {limit}"
+            + (f". Each of these would bring it within reach: {ways}" if ways else "")
+        )
     lasting = LASTS * task.load.stay
     if not (a.trace or a.requests):
-        needed = math.ceil(rate * lasting)
-        if needed > MOST_REQUESTS:
-            raise LabError(
-                f"{needed:,} requests would have to be simulated to fill a fleet for {rate:,.6g} per second: plan for a part of "
-                "--rate, and build as many such fleets, each with a router of its own"
-            )
-        return task if needed <= n else replace(task, traffic=drawn(a, needed, rate, lab.seed))
+        return in_cells(lab, task, rate, lasting)
     if traffic[-1].arrival < lasting:
         lab.say(f"""Careful: this traffic lasts {traffic[-1].arrival:.0f} s, and a request on a busy replica stays
             {task.load.stay:.0f} s: it is over before a fleet fills up. Simulate more of it (--requests).""")
     return task
+
+
+def in_cells(lab: Lab, task: Task, rate: float, lasting: float) -> Task:
+    """The traffic must last long enough for the fleet to fill up. Where that takes too many requests for one simulation, they
+    go to equal fleets side by side ("cells"), each with a router of its own."""
+    needed = rate * lasting  # requests
+    simulated = min(needed, max(len(task.traffic), CELL * task.load.most * lasting))
+    if needed <= len(task.traffic):
+        return task
+    cells = math.ceil(needed / simulated)
+    if cells > 1:
+        lab.say(f"""{rate:,.6g} requests per second are too many for one simulation. So they go to {cells:,} equal fleets side by
+            side, each with a router of its own ("cells"), and one of them is planned here.""")
+    if simulated > 1000:
+        lab.say(f"""Each fleet is tried with {simulated:,.0f} requests, so that it fills up. --requests 600 takes less time, and is less
+            certain.""")
+    return replace(task, traffic=drawn(lab.args, math.ceil(simulated), rate / cells, lab.seed), cells=cells)
+
+
+def ways_out(task: Task) -> Iterator[str]:
+    """For an SLO that no number of replicas meets: of each kind of lever the first option with which an idle replica could."""
+    cards = sorted(CARDS.values(), key=lambda card: card.dollars_per_hour)
+    sizes = [n for n in SHARED_BY if task.tensor_parallel_size < n <= task.most]
+    for kind in (
+        [(f"--precision {p}", dict(precision=p)) for p in ("FP8", "Q4_K_M")],
+        [(f"--tensor-parallel-size {n}", dict(tensor_parallel_size=n)) for n in sizes],
+        [(f"--card {card.name}", dict(card=card)) for card in cards],
+    ):
+        for option, change in kind:
+            with suppress(LabError):  # too small for the model, or heads that cannot be dealt out
+                if not task.on(**change).what_forbids():
+                    yield option
+                    break

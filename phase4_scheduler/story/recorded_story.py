@@ -9,10 +9,12 @@ from labkit.figures import BLUE, GREY, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
 from phase4_scheduler.simulator.recorded_runs import (
     METRICS,
+    QWEN3,
     RECORDED,
     STATISTICS,
     RecordedRun,
     errors,
+    expert_table,
     replay,
     simulated_latencies,
     spread,
@@ -25,17 +27,19 @@ Pair = tuple[RecordedRun, Run]
 def the_truth(lab: Lab) -> None:
     """Part 2: the recorded runs. Quickly only one of them."""
     lab.title("Is the simulator accurate? 300 requests on real cards")
-    lab.say("""Others let vLLM serve 300 requests on an RTX 4090 and on an RTX PRO 6000, wrote down when each got its
+    lab.say("""Others let vLLM serve 300 requests on an RTX 4090, on an RTX PRO 6000 and on two of these, wrote down when each got its
         first and its last token, and timed the kernels one by one. The simulator gets these arrivals, lengths and kernel times,
         and its times are compared with the recorded ones. As in vLLM, each step is decided while the one before is
         computed.""")
     pairs: list[Pair] = []
-    for name in ["rtx4090"] if lab.quick else RECORDED:
-        recorded = RECORDED[name]
+    recordings = dict(RECORDED, qwen3=QWEN3)
+    for name in ["rtx4090"] if lab.quick else recordings:
+        recorded = recordings[name]
+        cost = expert_table() if recorded is QWEN3 else recorded.kernel_table()
         if recorded.step:
             lab.say(f"""On {recorded.title} kernels alone are too fast. One number was fitted on the first half of the
                 requests: {1000 * recorded.step:.2f} ms per step for all work outside of kernels.""")
-        run = replay(recorded, recorded.kernel_table())
+        run = replay(recorded, cost)
         pairs.append((recorded, run))
         show(lab, name, recorded, run)
     lab.say("""The RTX 4090 has room for about forty requests, and the others wait minutes for it. There one request that just fits, or just does not, shifts
@@ -53,7 +57,7 @@ def show(lab: Lab, name: str, recorded: RecordedRun, run: Run) -> None:
         for statistic, value, ours, theirs in zip(STATISTICS, spread(real[metric]), line, published)
     ]
     lab.table(
-        f"Llama-3.1 8B on {recorded.title}: {len(run.times):,} steps, {run.preemptions} preemptions",
+        f"{recorded.model} on {recorded.title}: {len(run.times):,} steps, {run.preemptions} preemptions",
         ["", "recorded, s", "this simulator", "LLMServingSim"],
         rows,
         note="Percent that a simulator is off. LLMServingSim is the simulator of the authors of the tables.",
@@ -82,6 +86,6 @@ def draw_replay(pairs: Sequence[Pair]) -> Figure:
         ax.set(xlabel="recorded, s", ylabel="simulated / recorded", xscale="log", yscale="log")
         plain_numbers(ax)
         ax.set(ylim=(0.1, 10), yticks=[0.1, 0.2, 0.5, 1, 2, 5, 10])
-        ax.set_title(f"Llama-3.1 8B\non {recorded.title}", loc="left", fontsize=11)
+        ax.set_title(f"{recorded.model}\non {recorded.title}", loc="left", fontsize=11)
         ax.legend()
     return fig

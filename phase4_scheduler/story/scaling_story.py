@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from heapq import merge
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -13,19 +14,23 @@ from labkit.figures import INK, new_figure
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import find_card, find_shape
 from phase4_scheduler.engine import SchedulerConfig
+from phase4_scheduler.simulator.cost_model import StepSize
 from phase4_scheduler.simulator.fleet import (
     Autoscaler,
     FleetRun,
     ReplicaConfig,
     daily,
+    later,
     serve_autoscaled,
     serve_fleet,
     serve_replicas,
 )
+from phase4_scheduler.simulator.latency import summarise
 from phase4_scheduler.simulator.parallel_cost import cost_on_cards
 from phase4_scheduler.simulator.planning import ENOUGH, SLO, binding_limit, efficiency_of
-from phase4_scheduler.simulator.routers import ROUTERS, LeastLoaded, LeastPerSpeed
-from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic, read_trace
+from phase4_scheduler.simulator.routers import ROUTERS, LeastLoaded, LeastPerSpeed, PrefixAware
+from phase4_scheduler.simulator.tiers import Tier, TieredReplica
+from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, draw_traffic, read_trace
 from phase4_scheduler.simulator.virtual_time import ClockedEngine
 from phase4_scheduler.story.capacity_story import conversations
 from phase4_scheduler.story.capacity_task import BLOCK_SIZE
@@ -162,42 +167,101 @@ def the_matrix(lab: Lab, cases: list[Case]) -> None:
 
 
 def a_day(lab: Lab) -> None:
-    """Fleets of a fixed size and fleets that follow a metric."""
+    """Fleets of a fixed size and fleets that follow a metric; then regions and models that share cards."""
     lab.title("A day with a quiet night")
     config, rate = Fleet(lab.args.model, lab.args.card).config, QUICK_DAY if lab.quick else A_DAY
     base = read_trace(lab.args.trace) if lab.args.trace else draw_traffic("chat", 2000, 1.0, seed=lab.seed)
     shorter = 10 if lab.quick else 1
     if lab.quick:
         lab.say("The quick form cuts all answers to a tenth, so the figures are its own.")
-    base = [replace(r, hash_ids=(), output_tokens=-(-r.output_tokens // shorter)) for r in base]
+    base = [replace(r, kind="", hash_ids=(), output_tokens=-(-r.output_tokens // shorter)) for r in base]
     full = config.serve([replace(r, arrival=0.0) for r in base[:ENOUGH]])
     # Not `saturated_rate`: the autoscaler's metric counts tokens that are computed again after a preemption, too. On an L4 that is 1%
     # more for the Azure trace, 18% more for our own chats.
     most = full.tokens / sum(full.durations)
-    day = daily(base, rate)
+    day, third = daily(base, rate), daily(base, rate / 3)
+    world = list(merge(*(later(third, hours) for hours in (0, 8, 16)), key=lambda r: r.arrival))
+    twelve = [replace(r, kind="other") for r in later(day, 12)]
+    both = list(merge(day, twelve, key=lambda r: r.arrival))
     lab.say(f"""{len(day):,} requests; at noon their rate is 1.8 times its mean, at midnight 0.2 times. An autoscaler looks every 15 s. It
         wants a replica for each 5 requests that wait, or for each {LOAD * most:,.0f} tokens computed per second: {LOAD:.0%} of what
         one replica reaches. Each new replica serves after its cold start. If the last 5 minutes wanted fewer, replicas leave.""")
     by_tokens = Autoscaler(metric="tokens", target=LOAD * most)
-    fleets = [(f"{n} replicas", Autoscaler(fewest=n, most=n)) for n in (2, 3)]
+    one, two = {"": config}, {"": config, "other": config}
+    fleets = [(f"{n} replicas", day, one, fixed(n)) for n in (2, 3)]
     fleets += [
-        (f"by {name}, cold start {seconds} s", replace(scaler, cold_start=seconds))
+        (f"by {name}, cold start {seconds} s", day, one, replace(scaler, cold_start=seconds))
         for name, scaler in (("the queue", Autoscaler()), ("tokens per second", by_tokens))
         for seconds in (30, 120, 600)
     ]
+    fleets += [
+        ("three regions: one of them, 1 replica", third, one, fixed(1)),
+        ("three regions: one fleet for all, 2 replicas", world, one, fixed(2)),
+        ("two models: 2 replicas for each", both, two, fixed(2)),
+        ("two models: by tokens, 3 cards for both", both, two, replace(by_tokens, most=3)),
+    ]
     rows = []
-    for name, scaler in lab.progress(fleets, "one fleet after another"):
-        run, paid = serve_autoscaled(day, config, scaler)
+    for name, requests, models, scaler in lab.progress(fleets, "one fleet after another"):
+        run, paid = serve_autoscaled(requests, models, scaler)
         hours = sum(end - start for start, end in paid) / 3600
         peak = max(sum(start <= t < end for start, end in paid) for t, _ in paid)
-        kept = sum(r.meets(DAY_SLO.ttft, DAY_SLO.tpot) for r in run.records) / len(day)
+        kept = sum(r.meets(DAY_SLO.ttft, DAY_SLO.tpot) for r in run.records) / len(requests)
         rows.append([name, peak, hours, hours * config.cost.dollars_per_hour, f"{kept:.1%}"])
     lab.table(
         f"Within an SLO of {DAY_SLO.ttft:g} s to the first token and {DAY_SLO.tpot:g} s between tokens",
         ["fleet", "most replicas", "replica hours", "$ per day", "requests within the SLO"],
         rows,
+        note="Regions: a third of the requests each, 8 hours apart. Models: a day each, 12 hours apart.",
     )
     lab.record(day=rows)
+
+
+def fixed(replicas: int) -> Autoscaler:
+    return Autoscaler(fewest=replicas, most=replicas)
+
+
+def old_prefixes(lab: Lab) -> None:
+    """Conversations that come back, and where their keys and values wait meanwhile."""
+    lab.title("Levels of KV memory")
+    config = Fleet(lab.args.model, lab.args.card).config
+    cost, chunk = config.cost, config.scheduler.max_num_batched_tokens
+    traffic, sizes = conversations(120 if lab.quick else 400, 5, 8.0, lab.seed), (16, 1000)
+    if lab.args.trace and (named := [r for r in read_trace(lab.args.trace) if r.hash_ids]):
+        num_blocks = config.num_blocks * BLOCK_SIZE // TRACE_BLOCK
+        config = replace(config, block_size=TRACE_BLOCK, num_blocks=num_blocks)
+        traffic, sizes = named, (256, 4000)
+    per_token = cost.seconds(StepSize.of([(0, chunk)])) / chunk
+    lab.say(f"""{len(traffic):,} requests, {CARDS_THERE} replicas. Computing a prompt takes {1e6 * per_token:.0f} µs per token, and a
+        token's keys and values are {cost.kv_bytes:,} bytes: loading them pays from {cost.kv_bytes / per_token / 1e9:.1f} GB/s on.""")
+
+    def stacks(*names: str) -> list[list[Tier]]:
+        store = Tier("store", 10_000, 3.0)
+        made = {
+            "main memory": lambda: Tier("main memory", sizes[0], 50.0),
+            "SSD": lambda: Tier("SSD", sizes[1], 6.0),
+            "store": lambda: store,
+        }
+        return [[made[name]() for name in names] for _ in range(CARDS_THERE)]
+
+    levels = {
+        "the GPU's cache": (),
+        f"and main memory, {sizes[0]} GB at 50 GB/s": ("main memory",),
+        f"and an SSD, {sizes[1]:,} GB at 6 GB/s": ("main memory", "SSD"),
+        "or one store for all, 3 GB/s": ("main memory", "store"),
+    }
+    rows = []
+    for title, names in lab.progress(levels.items(), "one level after another"):
+        rows.append([title])
+        for router in (LeastLoaded(), PrefixAware()):
+            replicas = [TieredReplica.over(config, tiers, cost.kv_bytes) for tiers in stacks(*names)]
+            run = serve_replicas(traffic, replicas, router)
+            rows[-1] += [f"{run.hit_rate:.1%}", summarise(run.records).ttft.mean]
+    lab.table(
+        "Prompt tokens that are found, and mean TTFT in seconds",
+        ["levels", "least loaded", "TTFT", "prefix-aware", "TTFT"],
+        rows,
+    )
+    lab.record(levels=rows)
 
 
 def mixed_cards(lab: Lab) -> None:

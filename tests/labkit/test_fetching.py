@@ -162,7 +162,7 @@ def change(name, **settings):
     [
         (change("config.json", model_type="bert"), "its model_type is 'bert'; this course knows gpt2, llama"),
         (change("config.json", sliding_chunk=7), "its setting 'sliding_chunk' (7) is not known here"),
-        (change("config.json", quantization_config={"quant_method": "gptq"}), "its weights are quantized, and read here only"),
+        (change("config.json", quantization_config={"quant_method": "gptq"}), "its quantization_config is of a kind"),
         (lambda files: files.update({"tokenizer.json": b"{"}), "tokenizer.json cannot be used: it is not JSON"),
         (lambda files: files.pop("tokenizer.json"), "no tokenizer at"),
     ],

@@ -1,12 +1,22 @@
 """capacity_planner.py: it ends well, honours its options, and refuses nonsense."""
 
 import json
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from labkit.errors import LabError
+from labkit.lab import Lab
+from labkit.options import build_parser as build_options
+from labkit.terminal import Page
 from phase4_scheduler import capacity_planner
+from phase4_scheduler.serve import build_parser
 from phase4_scheduler.simulator import planning
-from phase4_scheduler.story import capacity_story
+from phase4_scheduler.simulator.fleet import serve_fleet
+from phase4_scheduler.simulator.routers import LeastLoaded
+from phase4_scheduler.story import capacity_combinations, capacity_story, capacity_task
 
 FAST = ("--quick", "--requests", 80)
 
@@ -21,12 +31,48 @@ def test_script(run_script):
     report = run_script(capacity_planner, *FAST, figures=("capacity_plan",))
     assert set(report["claims"]) == {"cards-needed", "prefix-router"}
     results = report["results"]
-    plan = results["plan"]
+    plan, best = results["plan"], results["best"]
     assert plan["cards"] >= plan["estimate"] and results["cards_if_slow"] >= plan["cards"]
     assert results["never_validated"] == ["L4 24 GB"]
+    assert float(best["dollars_per_hour"]) <= plan["dollars_per_hour"]
+    ours = results["commands"][1].split()[2:]
+    assert build_parser().parse_args(ours).max_num_seqs == 256
     routers = results["routers"]
     assert routers["prefix-aware"]["hit_rate"] > 2 * routers["round-robin"]["hit_rate"]
     assert 0.9 < routers["cache-aware"]["hit_rate"] / results["best_hit_rate"] <= 1
+
+
+def test_the_cheapest_combination_is_that_of_exhaustive_search():
+    lab = lab_of("--quick", "--requests", 40, "--rate", 6, "--prompt-tokens", 400, "--answer-tokens", 30)
+    task = capacity_task.the_task(lab)
+    capacity_combinations.the_combinations(lab, task, task.plan())
+    assert len(capacity_combinations.serve_commands(replace(task, precision="NVFP4"))) == 1
+    prices = [task.plan().dollars_per_hour]
+    for choice in capacity_combinations.combinations(task, quick=True):
+        with suppress(LabError):
+            prices.append(choice.task.plan().dollars_per_hour)
+    assert len(prices) > 3 and float(lab.results["best"]["dollars_per_hour"]) == pytest.approx(min(prices))
+
+
+def lab_of(*argv):
+    """The frame that the script gives its story."""
+    script = Path(capacity_planner.__file__)
+    parser = build_options(script, "", ("seed", "quick"))
+    capacity_planner.add_arguments(parser)
+    return Lab(script, parser.parse_args(list(map(str, argv))), Page())
+
+
+@pytest.mark.parametrize("rate", [0.1, 10, 10**6])
+def test_no_plan_is_below_what_the_computing_alone_keeps_busy(rate):
+    """A replica gets just so much done while requests wait. The estimate is made here once more, from the steps' seconds."""
+    lab = lab_of("--quick", "--rate", rate, "--pattern", "chat", "--max-num-seqs", 32)
+    task = capacity_task.the_task(lab)
+    plan = task.plan()
+    many = [replace(r, arrival=0.0) for r in task.traffic] * (1 + 1000 // len(task.traffic))
+    (replica,) = serve_fleet(many, task.config, 1, LeastLoaded()).replicas
+    busy = rate * sum(replica.run.durations) / len(many)
+    assert task.cells * plan.replicas >= busy / 1.2
+    assert task.cells * plan.replicas <= 2 * busy + 2  # nor is it wasteful
 
 
 @pytest.fixture
@@ -34,6 +80,7 @@ def short_story(monkeypatch):
     """The script's plan alone."""
     for part in ("fewer_and_more", "the_router"):
         monkeypatch.setattr(capacity_story, part, lambda *_: None)
+    monkeypatch.setattr(capacity_planner, "the_combinations", lambda *_: None)
 
 
 def test_a_trace_with_a_gap_for_replicas_of_four_cards(run_script, tmp_path, short_story):
@@ -58,6 +105,14 @@ def test_a_slower_clock_is_planned_for_only_if_it_is_slower(run_script, short_st
     assert (report["results"]["cards_if_slow"] is not None) == is_slower
 
 
+def test_a_rate_that_is_too_high_for_one_simulation_is_planned_in_cells(run_script, short_story):
+    lengths = ("--pattern", "chat", "--prompt-tokens", 100, "--answer-tokens", 20)
+    report = run_script(capacity_planner, "--quick", "--card", "h100", "--rate", 10**6, *lengths)
+    plan = report["results"]["plan"]
+    assert plan["cells"] > 10 and plan["cells"] * plan["dollars_per_hour"] > 1000
+    assert "100 prompt tokens and 20 answer tokens" in " ".join(report["out"].split())
+
+
 def test_traffic_too_short_to_fill_the_fleet_is_said(run_script, short_story):
     report = run_script(capacity_planner, "--requests", 60, "--pattern", "chat", "--rate", 2)
     assert "Careful: this traffic lasts" in " ".join(report["out"].split())
@@ -67,10 +122,9 @@ def test_traffic_too_short_to_fill_the_fleet_is_said(run_script, short_story):
     "options, words",
     [
         (("--model", "llama-3-70b"), "fewer bits, or let 8 cards share it (tensor_parallel_size=8)"),
-        (
-            ("--tpot-slo", 0.03),
-            "What is short: TPOT: reading weights and caches in each step (memory bandwidth)",
-        ),
+        (("--tpot-slo", 0.03), "What forbids it is memory bandwidth"),
+        (("--tpot-slo", 0.03), "--precision Q4_K_M, --tensor-parallel-size 4, --card rtx4090"),
+        (("--ttft-slo", 0.001), "What forbids it is arithmetic"),
         (("--most", 2, "--tensor-parallel-size", 4), "--most 2 cards: one replica alone takes 4"),
         (("--tensor-parallel-size", 3), "invalid choice: 3"),
         (("--card", "abacus"), "unknown card"),
@@ -82,11 +136,6 @@ def test_traffic_too_short_to_fill_the_fleet_is_said(run_script, short_story):
 )
 def test_mistakes(mistake_of, options, words):
     assert words in mistake_of(capacity_planner, "--requests", 40, *options)
-
-
-def test_a_rate_that_is_too_high_for_one_simulation(mistake_of):
-    words = mistake_of(capacity_planner, "--quick", "--card", "h100", "--rate", 10**6)
-    assert "plan for a part of --rate" in words
 
 
 def test_a_trace_of_one_moment(mistake_of, tmp_path):

@@ -14,10 +14,14 @@ def test_script(run_script):
         assert kept["unchanged"] < 0.95
         assert max(share for remedy, share in kept.items() if remedy != "unchanged") >= 0.95
     day = {name: (hours, kept) for name, _, hours, _, kept in results["day"]}
-    assert day["2 replicas"][0] == pytest.approx(48, abs=0.1) and len(day) == 8
+    assert day["2 replicas"][0] == pytest.approx(48, abs=0.1) and len(day) == 12
     assert (
         day["by the queue, cold start 30 s"][0] < 30 and day["by tokens per second, cold start 30 s"][0] < 30
     )
+    assert day["two models: 2 replicas for each"][0] == pytest.approx(96, abs=0.1)
+    assert day["two models: by tokens, 3 cards for both"][0] < 60
+    found = [float(found.strip("%")) for _, found, *_ in results["levels"]]
+    assert found == sorted(found) and found[1] > 1.5 * found[0]
     alone, by_number, by_speed = results["mixed"].values()
     assert by_number < alone <= by_speed
     assert set(report["claims"]) == {"scaling-table", "one-remedy-for-all", "mixed-cards"}

@@ -130,7 +130,7 @@ export function textField(text, most, lm, ask) {
 }
 
 // Steps to go through: buttons, a slider, and a clock that plays them. show(step) draws one, counted from 0; go(step)
-// leads to it; begin(count) starts anew with so many.
+// leads to it; begin(count) starts anew with so many, grow(count) adds to them.
 export function player(milliseconds, show) {
   let at = 0, last = 0, clock = null;
   const stop = () => { clearInterval(clock); clock = null; play.textContent = "play"; };
@@ -156,7 +156,14 @@ export function player(milliseconds, show) {
     slider.max = String(last);
     go(0);
   }
-  return { bar, go, begin, at: () => at };
+  // More steps have come: a reader at the last one follows them.
+  function grow(count) {
+    const follows = at === last;
+    last = count - 1;
+    slider.max = String(last);
+    go(follows ? last : at);
+  }
+  return { bar, go, begin, grow, at: () => at };
 }
 
 // What may be wider than a telephone scrolls, by keyboard as well.

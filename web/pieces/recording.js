@@ -3,7 +3,7 @@
 const NEEDED = ["tokens", "computed", "blocks", "preempted", "finished", "running", "waiting", "free_blocks", "taken", "hit", "freed", "evicted"];
 const EVERY = 32;  // steps between two states that are kept; those between are computed when they are shown
 
-// One line of a recording, as the piece needs it. where: for the message.
+// One line of a recording, or one event of a server's stream, as the piece needs it. where: for the message.
 function eventOf(text, where) {
   let event;
   try { event = JSON.parse(text); } catch { throw new Error(`${where} is not JSON: was the file cut off?`); }
@@ -27,6 +27,11 @@ export function readRecording(text) {
   };
 }
 
+// What a running server told of its engine -> a recording without steps yet. `Follower.append` takes them as they come.
+export function emptyRecording({ num_blocks, block_size, max_num_seqs, max_num_batched_tokens }) {
+  return { events: [], requests: {}, num_blocks, block_size, budget: max_num_batched_tokens, sequences: max_num_seqs, silent: true };
+}
+
 export const tokensOf = (event) => Object.values(event.tokens).reduce((a, b) => a + b, 0);
 const numRunning = (event) => event.running + Object.keys(event.finished).length;  // with those that ended in this step
 
@@ -45,6 +50,14 @@ export class Follower {
   constructor({ requests, events }) {
     Object.assign(this, { requests, events, kept: [{}] });
     for (let i = 0; i < events.length; i += EVERY) if (i) this.kept.push(this.after(i - 1));
+  }
+
+  // A step of an engine that runs.
+  append(text) {
+    const { events, requests } = this;
+    if (events.length && events.length % EVERY === 0) this.kept.push(this.after(events.length - 1));
+    events.push(eventOf(text, `step ${events.length + 1}`));
+    for (const n of Object.keys(events.at(-1).tokens)) requests[n] ??= {};
   }
 
   // name -> { state, computed, doing, written, text, table } after a step.

@@ -2,7 +2,7 @@
 // The piece keeps books of its own from the events, and compares them with the engine's counts at each step.
 
 import { COLORS, box, button, element, player, scrolling, showCounts } from "./common.js";
-import { Follower, readRecording, tokensOf, whyWaiting } from "./recording.js";
+import { Follower, emptyRecording, readRecording, tokensOf, whyWaiting } from "./recording.js";
 
 const STYLE = `
 .rep table { width: 100%; min-width: 34em; table-layout: fixed; margin: 8px 0 }
@@ -12,7 +12,7 @@ const STYLE = `
 .rep .scrolls, .rep .blocks { contain: layout paint } .rep .blocks { display: flex; flex-wrap: wrap; gap: 2px; margin: 6px 0 } .rep .blocks i { width: 17px; height: 17px; border-radius: 2px; background: var(--faint); font: 10px/17px system-ui; text-align: center; color: var(--paper) }
 .rep .blocks i.new { outline: 2px solid var(--ink); outline-offset: -2px } .rep .blocks i.evicted { outline: 2px solid var(--red); outline-offset: -2px }
 .rep .accepted, .rep .rejected { margin-left: 4px; padding: 0 2px; border-radius: 2px; white-space: pre } .rep .accepted { background: var(--green-tint); color: var(--green) } .rep .rejected { background: var(--orange-tint); color: var(--red); text-decoration: line-through }
-.rep input[type=search] { width: 9em; border: 1px solid var(--muted); border-radius: 4px; padding: 2px 6px }
+.rep input:is([type=search], [type=url]) { width: 9em; border: 1px solid var(--muted); border-radius: 4px; padding: 2px 6px }
 .rep .says { min-height: 3em }
 .rep .time { position: relative } .rep .line { width: 100%; height: 48px; display: block; background: var(--faint); border-radius: 3px; cursor: pointer }
 .rep .time i { position: absolute; top: 0; height: 48px; width: 2px; background: var(--ink); pointer-events: none }
@@ -22,7 +22,7 @@ const many = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 
 const put = (node, text) => { if (node.shown !== text) node.textContent = node.shown = text; };
 
-const MOST_ROWS = 40, MOST_CELLS = 1000, MOST_BYTES = 300e6;
+const MOST_ROWS = 40, MOST_CELLS = 1000, MOST_BYTES = 300e6, MOST_STEPS = 20000;
 
 // The drafts of a step, word by word: green ones were accepted, red ones were not.
 function drafts(event, name) {
@@ -30,9 +30,9 @@ function drafts(event, name) {
   return words.map((word, i) => element("span", { class: i < accepted ? "accepted" : "rejected" }, word || "·"));
 }
 
-// On the page a file of the reader's own can be looked at; `lm` is there and says so.
+// On the page a file of the reader's own can be looked at, or a server that runs; `lm` is there and says so.
 function render({ data: recorded, el, lm }) {
-  let data, names, numbers, follower, heads = null, cells = [];
+  let data, names, numbers, follower, painting = null, heads = null, cells = [];
   const rows = new Map();
   const color = (name) => COLORS[numbers.get(name) % COLORS.length];
   const know = () => { names = Object.keys(data.requests); numbers = new Map(names.map((n, i) => [n, i])); };
@@ -57,21 +57,32 @@ function render({ data: recorded, el, lm }) {
   });
   const frame = box("rep", STYLE, steps.bar, element("div", { class: "time" }, line, mark), element("div", { class: "bar" }, wait, element("label", {}, "request ", filter), follow), says,
     budgetSays, budget, scrolling("requests", table), blocksSay, blocks, counts);
-  if (lm) frame.prepend(element("details", {}, element("summary", {}, "your own engine"), fileField(status, (text) => show(readRecording(text)))));
+  if (lm) frame.prepend(element("details", {}, element("summary", {}, "your own engine"), fileField(status, (text) => show(readRecording(text))), serverField(status, watch)));
   frame.append(status);
   el.append(frame);
 
-  function show(recording) {
+  function show(recording, books = new Follower(recording)) {
     data = recording;
     rows.clear();
     cells = [];
     know();
     data.sequences ??= Math.max(...data.events.map((e) => e.running));
-    follower = new Follower(data);
+    follower = books;
     budgetSays.textContent = data.guessed ? `who has how much of ${data.budget} tokens, the most in any step` : `who has how much of the budget of ${data.budget} tokens`;
     blocksSay.textContent = `${data.num_blocks} blocks${data.block_size ? ` of ${data.block_size} tokens` : ""}, by whose table they are in`;
     drawLine();
     steps.begin(data.events.length);
+  }
+
+  // Steps of a server as they come. Returns what takes one; false says that there are enough.
+  function watch(engine) {
+    const live = emptyRecording(engine), books = new Follower(live);
+    return (text) => {
+      books.append(text);
+      if (live.events.length === 1) return show(live, books);
+      if (data === live) painting ??= requestAnimationFrame(() => { painting = null; know(); drawLine(); steps.grow(data.events.length); });
+      return live.events.length < MOST_STEPS;
+    };
   }
 
   // All steps on one line: blue what was computed, orange how many wait, red where one was preempted.
@@ -212,6 +223,28 @@ function fileField(status, read) {
   field.addEventListener("dragover", (event) => event.preventDefault());
   field.addEventListener("drop", (event) => { event.preventDefault(); take(event.dataTransfer.files[0]); });
   return field;
+}
+
+// A field for the address of a server that runs. begin(engine) hears what the server says of its engine, and returns what
+// takes its steps.
+function serverField(status, begin) {
+  const address = element("input", { type: "url", value: "http://127.0.0.1:8000", "aria-label": "address of a running server" });
+  let source = null, take = null;
+  const stop = (says) => { source?.close(); source = take = null; go.textContent = "watch it"; status.textContent = says; };
+  const go = button("watch", "watch it", () => {
+    if (source) return stop("");
+    const hint = `no server at ${address.value} tells this page its steps: lab serve --enable-step-events --allowed-origins '["${location.origin}"]'`;
+    try { source = new EventSource(`${address.value.replace(/\/+$/, "")}/events`); } catch { return stop(hint); }
+    go.textContent = "stop watching";
+    status.textContent = "waiting for its first step …";
+    source.addEventListener("engine", (event) => { take = begin(JSON.parse(event.data)); });
+    source.onmessage = (event) => {
+      status.textContent = "";
+      if (take(event.data) === false) stop(`${MOST_STEPS} steps: no more are kept. Watch it again to begin anew.`);
+    };
+    source.onerror = () => stop(take ? "the server has ended; its steps stay here" : hint);
+  });
+  return element("div", { class: "bar drop" }, element("label", {}, "or a server that runs (lab serve --enable-step-events) ", address), go);
 }
 
 export default { render };

@@ -101,7 +101,8 @@ LLAMA = SMALL | dict(rms_norm_eps=1e-6, hidden_act="silu")
         ("olmoe", {"clip_qkv": 8.0}, "clip_qkv is 8.0; computed here is only None"),
         ("olmoe", {"num_experts": 4}, "num_experts_per_tok is 8, a whole number from 1 to 4 is needed"),
         ("qwen3_moe", {"mlp_only_layers": [1]}, "mlp_only_layers is [1]; computed here is only None"),
-        ("qwen3", {"quantization_config": {"quant_method": "awq", "bits": 4}}, "its weights are quantized, and read here only from .gguf files"),
+        ("qwen3", {"quantization_config": {"quant_method": "awq", "bits": 4}}, "quantization_config is of a kind that is not read"),
+        ("qwen3", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config is of a kind that is not read"),
     ],
 )  # fmt: skip
 def test_what_is_not_computed_is_refused_by_name(tmp_path, family, change, message):

@@ -1,6 +1,8 @@
 """Structured output and tools over HTTP, with the openai package and by hand; what is not done is refused by its name."""
 
+import http.client
 import json
+from urllib.parse import urlsplit
 
 import jsonschema
 import openai
@@ -77,3 +79,24 @@ def test_calls_that_are_none_and_auto_without_a_parser_are_refused(server):
     with running() as plain:
         status, text = plain.call("/v1/chat/completions", MESSAGES | TOOL)
         assert status == 400 and "--tool-call-parser" in json.loads(text)["error"]["message"]
+
+
+def test_the_model_by_its_name_and_the_description_of_the_calls(client, server):
+    assert client.models.retrieve("tales").id == "tales"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other")
+    status, text = server.call("/openapi.json")
+    schemas = json.loads(text)["components"]["schemas"]
+    assert status == 200 and "structured_outputs" in schemas["CompletionRequest"]["properties"]
+
+
+def test_a_load_balancer_that_asks_is_told_the_load(server):
+    for form, begins in (
+        ("TEXT", "TEXT named_metrics.kv_cache_usage_perc=0"),
+        ("JSON", 'JSON {"named_metrics":{"kv'),
+    ):
+        connection = http.client.HTTPConnection(urlsplit(server.address).netloc, timeout=60)
+        headers = {"content-type": "application/json", "endpoint-load-metrics-format": form}
+        connection.request("POST", "/v1/completions", json.dumps(PROMPT | {"max_tokens": 1}), headers)
+        assert connection.getresponse().getheader("endpoint-load-metrics").startswith(begins)
+        connection.close()

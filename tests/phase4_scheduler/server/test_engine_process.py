@@ -84,7 +84,7 @@ def test_a_second_sigterm_does_not_cut_off_the_end_of_the_engine(monkeypatch, tm
 
     monkeypatch.setattr(EngineLimits, "of", import_late if importing else terminate)
     core = SimpleNamespace(shutdown=shutdown)
-    args = SimpleNamespace(start=lambda tell: core, enable_mfu_metrics=False)
+    args = SimpleNamespace(start=lambda tell: core, enable_mfu_metrics=False, record_steps=False)
     try:
         with pytest.raises(SystemExit):
             run_engine(SimpleNamespace(send=print), args)

@@ -4,8 +4,9 @@ import socket
 
 import pytest
 
-from phase4_scheduler.serve import build_parser
-from phase4_scheduler.server.launch import open_socket
+from labkit.errors import LabError
+from phase4_scheduler.serve import build_parser, serve
+from phase4_scheduler.server.launch import make_server, open_socket
 
 
 def test_a_small_piece_is_sent_at_once():
@@ -23,3 +24,15 @@ def test_origins_that_are_no_list_are_one_line(capsys, wrong):
         build_parser().parse_args(["--allowed-origins", wrong])
     assert 'is no list of strings: give ["..."]' in capsys.readouterr().err
     assert build_parser().parse_args(["--allowed-origins", '["*"]']).allowed_origins == ["*"]
+
+
+def test_the_steps_of_several_engines_are_not_one_stream():
+    with pytest.raises(LabError, match="the steps of one engine: leave out --replicas"):
+        make_server("tales", record_steps=True, replicas=2)
+
+
+def test_steps_are_not_told_where_a_key_is_asked_for():
+    """They name all users' requests."""
+    asked = build_parser().parse_args(["nowhere", "--enable-step-events", "--api-key", "secret"])
+    with pytest.raises(LabError, match="leave out --api-key or --enable-step-events"):
+        serve(asked)

@@ -18,13 +18,13 @@ from phase4_scheduler.simulator.fleet import (
     Autoscaler,
     ReplicaConfig,
     daily,
+    later,
     serve_autoscaled,
     serve_fleet,
-    serve_replicas,
 )
-from phase4_scheduler.simulator.routers import LeastPerSpeed, PrefixAware, RoundRobin
+from phase4_scheduler.simulator.routers import LeastLoaded, PrefixAware, RoundRobin
 from phase4_scheduler.simulator.traffic import TrafficRequest, arrival_times, draw_traffic
-from phase4_scheduler.simulator.virtual_time import ClockedEngine, simulate
+from phase4_scheduler.simulator.virtual_time import simulate
 
 COST = LinearCost((5e-3, 1e-4, 3e-4, 1e-7, 1e-8))
 A_SECOND_A_TOKEN = LinearCost((0.0, 1.0, 0.0, 0.0, 0.0))
@@ -135,7 +135,7 @@ def test_a_burst_by_hand():
     80 s three are the most of the last 60 s, and one replica leaves, the others 20 and 40 s later.
     """
     late = [TrafficRequest(65.0 + i, 8, 1) for i in range(3)] + [TrafficRequest(400.0, 8, 1)]
-    run, paid = serve_autoscaled([*BURST, *late], TEN_SECONDS, BY_QUEUE)
+    run, paid = serve_autoscaled([*BURST, *late], {"": TEN_SECONDS}, BY_QUEUE)
     assert run.choices == [0] * 10 + [1, 2, 3] + [0]
     assert [r.ttft for r in run.records[10:]] == [10.0] * 4
     assert paid == [(0.0, 420.0), (20.0, 120.0), (20.0, 100.0), (20.0, 80.0)]
@@ -146,8 +146,27 @@ def test_tokens_per_second_by_hand():
     120 s is the first look that wants one. At 160 s no look of the last 60 s wanted more."""
     scaler = replace(BY_QUEUE, metric="tokens", target=0.4)
     traffic = [TrafficRequest(10.0 * i, 8, 1) for i in range(10)] + [TrafficRequest(400.0, 8, 1)]
-    assert serve_autoscaled(traffic, TEN_SECONDS, scaler)[1] == [(0.0, 420.0), (20.0, 160.0)]
-    assert serve_autoscaled(traffic, TEN_SECONDS, BY_QUEUE)[1] == [(0.0, 420.0)]
+    assert serve_autoscaled(traffic, {"": TEN_SECONDS}, scaler)[1] == [(0.0, 420.0), (20.0, 160.0)]
+    assert serve_autoscaled(traffic, {"": TEN_SECONDS}, BY_QUEUE)[1] == [(0.0, 420.0)]
+
+
+def test_two_models_share_three_cards_by_hand():
+    """Each has one; the third goes to the model whose queue grows first, from 20 s until 120 s, and then to the other."""
+    other = [replace(r, arrival=300 + r.arrival, kind="b") for r in BURST] + [
+        TrafficRequest(370.0, 8, 1, "b")
+    ]
+    run, paid = serve_autoscaled(
+        [*BURST, *other], {"": TEN_SECONDS, "b": TEN_SECONDS}, replace(BY_QUEUE, most=3)
+    )
+    assert run.choices == [0] * 10 + [1] * 10 + [3]
+    assert paid == [(0.0, 380.0), (0.0, 400.0), (20.0, 120.0), (320.0, 380.0)]
+
+
+def test_a_fleet_that_may_not_grow_is_a_fixed_one():
+    traffic = draw_traffic("chat", 60, 3.0)
+    config = ReplicaConfig(COST, SchedulerConfig(max_num_seqs=4), 400)
+    run, paid = serve_autoscaled(traffic, {"": config}, Autoscaler(fewest=2, most=2))
+    assert run.records == serve_fleet(traffic, config, 2, LeastLoaded()).records and len(paid) == 2
 
 
 def test_a_day_has_a_quiet_and_a_busy_half():
@@ -156,23 +175,13 @@ def test_a_day_has_a_quiet_and_a_busy_half():
     assert len(day) == 8640 and (np.diff(times) >= 0).all() and times[-1] <= DAY
     counts, _ = np.histogram(times, bins=24, range=(0, DAY))
     assert counts[[0, 23]].max() < 0.3 * counts.mean() and counts[[11, 12]].min() > 1.6 * counts.mean()
+    moved = [np.histogram([r.arrival for r in later(day, h)], 24, (0, DAY))[0] for h in (0, 8, 16)]
+    assert (np.diff([r.arrival for r in later(day, 8)]) >= 0).all()
+    assert abs(moved[1] - np.roll(counts, 8)).max() <= 1
+    assert sum(moved).max() < 1.15 * sum(moved).mean()  # around the world it is always day
 
 
 # ---------------------------------------------------------------------- routers
-
-
-def test_a_router_counts_requests_per_speed():
-    """Speeds 3 and 1: the fast one takes requests until a fourth would be more per speed than the first of the other."""
-    router, loads = LeastPerSpeed([3, 1]), ([0, 0], [2, 0], [3, 0], [3, 1], [6, 1])
-    assert [router.choose(None, each) for each in loads] == [0, 0, 1, 0, 1]
-
-
-def test_replicas_may_differ():
-    limits = SchedulerConfig()
-    kinds = [ReplicaConfig(LinearCost((0.0, seconds, 0.0, 0.0, 0.0)), limits, 5) for seconds in (1.0, 10.0)]
-    traffic = [TrafficRequest(0.0, 10, 1)] * 2
-    run = serve_replicas(traffic, [ClockedEngine.made_from(kind) for kind in kinds], RoundRobin())
-    assert sorted(r.ttft for r in run.records) == [10, 100]
 
 
 def request(*names):

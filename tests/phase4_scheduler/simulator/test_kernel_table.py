@@ -6,7 +6,14 @@ import pytest
 from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator.cost_model import LinearCost
 from phase4_scheduler.simulator.parallel_cost import find_cost
-from phase4_scheduler.simulator.recorded_runs import RECORDED, errors, replay, simulated_latencies
+from phase4_scheduler.simulator.recorded_runs import (
+    QWEN3,
+    RECORDED,
+    errors,
+    expert_table,
+    replay,
+    simulated_latencies,
+)
 from phase4_scheduler.simulator.traffic import TrafficRequest
 from phase4_scheduler.simulator.virtual_time import simulate
 
@@ -24,17 +31,31 @@ def test_300_requests_on_an_rtx_4090():
     assert (np.abs(off) < 10).all()
 
 
+def assert_fitted(recorded, run):
+    """With the recording's `step` the mean E2E of its first half agrees, without it by no means."""
+    ours, theirs = (latencies["E2E"][:150] for latencies in (simulated_latencies(run), recorded.latencies()))
+    assert ours.mean() == pytest.approx(theirs.mean(), rel=0.01)
+    assert recorded.step * np.mean([r.output_tokens for r in run.records]) > 0.01 * theirs.mean()
+
+
 def test_300_requests_on_an_rtx_pro_6000():
     """One number fitted on the first half; then TTFT and E2E are nearer than those of the tables' publishers."""
     recorded = RECORDED["rtxpro6000"]
     run = replay(recorded, find_cost("rtxpro6000-table"))
-    # With the recording's `step` the mean E2E of its first half agrees, without it by no means.
-    first, theirs = (each["E2E"][:150].mean() for each in (simulated_latencies(run), recorded.latencies()))
-    assert first == pytest.approx(theirs, rel=0.01)
-    assert recorded.step * np.mean([r.output_tokens for r in run.records]) > 0.01 * theirs
-    ours, published = np.abs(errors(recorded, run)), np.abs(recorded.published)
-    assert (ours[[0, 2]] < published[[0, 2]]).all()  # TTFT and E2E, all five statistics
-    assert ours[1, 0] < published[1, 0] and ours[1].max() < 2.5  # mean TPOT; its tail is not
+    assert_fitted(recorded, run)
+    ours, theirs = np.abs(errors(recorded, run)), np.abs(recorded.published)
+    assert (ours[[0, 2]] < theirs[[0, 2]]).all()  # TTFT and E2E, all five statistics
+    assert ours[1, 0] < theirs[1, 0] and ours[1].max() < 2.5  # mean TPOT; its tail is not
+
+
+def test_300_requests_on_two_cards_that_share_experts():
+    """One number fitted on the first half (all but the p99 of TTFT is nearer than its publishers' simulator)."""
+    run = replay(QWEN3, expert_table())
+    assert_fitted(QWEN3, run)
+    off = np.abs(errors(QWEN3, run))
+    nearer = off < np.abs(QWEN3.published)
+    assert nearer.sum() == 14 and not nearer[0, 4]
+    assert off[:, 0].max() < 0.6  # means
 
 
 # ---------------------------------------------------------------------- deciding a step early

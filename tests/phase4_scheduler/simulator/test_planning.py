@@ -16,11 +16,12 @@ from phase4_scheduler.simulator.planning import (
     CLOCK_RANGE,
     RECORDED_EFFICIENCY,
     SLO,
+    alone,
     binding_limit,
     bootstrap,
     make_plan,
     p95,
-    prompt_seconds,
+    why_impossible,
 )
 from phase4_scheduler.simulator.recorded_runs import RECORDED, replay, simulated_latencies
 from phase4_scheduler.simulator.routers import LeastLoaded, RoundRobin
@@ -42,7 +43,7 @@ def test_bisection_finds_what_exhaustive_search_finds(seed):
     slo = SLO(float(rng.uniform(0.2, 1.0)), float(rng.uniform(0.04, 0.06)), 0.9)
     keeps = [slo.kept_share(serve_fleet(traffic, CONFIG, n, LeastLoaded())) >= slo.share for n in range(1, 9)]
     if True not in keeps:
-        with pytest.raises(LabError, match="8 replicas do not meet"):
+        with pytest.raises(LabError, match=r"more than 8 replicas|no number of replicas"):
             make_plan(traffic, CONFIG, slo, LeastLoaded, 1.0, most=8)
         return
     plan = make_plan(traffic, CONFIG, slo, LeastLoaded, 1.0, most=8)
@@ -84,23 +85,48 @@ def test_what_stands_in_the_way():
     assert binding_limit(idle, SLO(0.01, 10)) == "TTFT: the prompts themselves (arithmetic)"
 
 
-def test_a_prompt_alone_is_what_an_idle_replica_does():
+def test_alone_is_what_an_idle_replica_does():
     request = TrafficRequest(0.0, 1300, 40)
     (record,) = serve_fleet([request], CONFIG, 1, RoundRobin()).records
-    assert prompt_seconds(request, CONFIG) == pytest.approx(record.ttft)
+    ttft, gap = alone(request, CONFIG)
+    assert ttft == pytest.approx(record.ttft) and gap == pytest.approx(record.tpot, rel=1e-3)
 
 
 @pytest.mark.parametrize(
-    "config, slo, short",
-    [
-        (CONFIG, SLO(0.02, 1.0), "TTFT: the prompts themselves"),
-        (CONFIG, SLO(60.0, 0.01), "TPOT: .*memory bandwidth"),
-        (replace(CONFIG, num_blocks=5), SLO(60, 10), r"50 are refused \("),
-    ],
+    "slo, limit",
+    [(SLO(0.02, 1.0), "arithmetic"), (SLO(60.0, 0.01), "memory bandwidth"), (SLO(60.0, 1.0), "")],
 )
-def test_an_slo_that_cannot_be_met_names_the_limit(config, slo, short):
-    with pytest.raises(LabError, match=f"64 replicas do not meet this SLO: .*What is short: {short}"):
-        make_plan(draw_traffic("chat", 50, 1.0), config, slo, LeastLoaded, 1.0, most=64)
+def test_an_slo_that_cannot_be_met_names_the_limit(slo, limit):
+    why = why_impossible(draw_traffic("chat", 50, 1.0), CONFIG, slo)
+    assert why.startswith(limit) and bool(why) == bool(limit)
+
+
+@pytest.mark.parametrize("context, blocks, limit", [(1000, 500, "context"), (8192, 40, "KV cache")])
+def test_requests_that_fit_nowhere_name_the_limit(context, blocks, limit):
+    config = ReplicaConfig(COST, SchedulerConfig(max_model_len=context), blocks, enable_prefix_caching=False)
+    traffic = draw_traffic("summarisation", 50, 1.0)
+    with pytest.raises(LabError, match=f"forbids it is {limit}: 100% of the requests"):
+        make_plan(traffic, config, SLO(60, 10), LeastLoaded, 1.0)
+
+
+def test_a_cache_can_make_an_slo_possible():
+    traffic = [TrafficRequest(10.0 * i, 1610, 5, hash_ids=tuple(range(100))) for i in range(40)]
+    cold = ReplicaConfig(COST, LIMITS, 500, enable_prefix_caching=False)
+    warm = ReplicaConfig(COST, LIMITS, 500)
+    assert why_impossible(traffic, cold, SLO(0.1, 1.0)).startswith("arithmetic")
+    assert why_impossible(traffic, warm, SLO(0.1, 1.0)) == ""
+
+
+def test_answers_of_one_token_have_no_gaps():
+    traffic = [TrafficRequest(float(i), 100, 1) for i in range(20)]
+    assert why_impossible(traffic, CONFIG, SLO(1.0, 0.001)) == ""
+
+
+def test_nine_of_ten_are_a_share_of_nine_tenths():
+    """And what comes while the fleet fills up is not judged: the first three of thirteen."""
+    traffic = [TrafficRequest(float(i), 5000 if i in (0, 1, 7) else 100, 5) for i in range(13)]
+    assert why_impossible(traffic, CONFIG, SLO(0.5, 1.0, 0.9)) == ""
+    assert why_impossible(traffic, CONFIG, SLO(0.5, 1.0, 0.91)).startswith("arithmetic")
 
 
 def test_neighbours_that_share_their_fate_widen_the_interval():
@@ -116,11 +142,31 @@ def test_neighbours_that_share_their_fate_widen_the_interval():
 # ---------------------------------------------------------------------- cards
 
 
+def test_cards_that_share_a_model_meet_an_slo_that_one_card_cannot_and_all_of_them_are_paid():
+    shape, card = find_shape("llama-3-8b"), find_card("l4")
+    traffic = [replace(r, output_tokens=r.output_tokens // 8) for r in draw_traffic("chat", 60, 4.0)]
+    slo = SLO(2.0, 0.03, 0.9)
+
+    def shared_by(number):
+        cost = cost_on_cards(shape, card, number)
+        return ReplicaConfig(cost, SchedulerConfig(max_model_len=8192), cost.num_blocks), cost
+
+    one, alone_cost = shared_by(1)
+    with pytest.raises(LabError, match="forbids it is memory bandwidth"):
+        make_plan(traffic, one, slo, LeastLoaded, alone_cost.dollars_per_hour)
+    four, cost = shared_by(4)
+    plan = make_plan(traffic, four, slo, LeastLoaded, cost.dollars_per_hour)
+    assert plan.kept.value >= 0.9
+    assert plan.dollars_per_hour == pytest.approx(plan.replicas * 4 * card.dollars_per_hour)
+    assert four.num_blocks > 8 * one.num_blocks  # the weights are there once
+
+
 def test_eight_cards_without_nvlink_wait_for_their_wires_and_two_for_their_memory():
     traffic = [TrafficRequest(float(i), 100, 20) for i in range(20)]
-    for number, short in ((8, "(wires)"), (2, "(memory bandwidth)")):
+    for number, why, short in ((8, "wires: ", "(wires)"), (2, "memory bandwidth: ", "(memory bandwidth)")):
         cost = cost_on_cards(find_shape("llama-3-8b"), find_card("l4"), number)
         config = ReplicaConfig(cost, LIMITS, cost.num_blocks)
+        assert why_impossible(traffic, config, SLO(1, 0.01)).startswith(why)
         run = serve_fleet(traffic, config, 1, LeastLoaded())
         assert binding_limit(run, SLO(1, 0.01)).endswith(short)
 
