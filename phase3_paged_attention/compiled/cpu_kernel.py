@@ -29,10 +29,9 @@ from phase2_attention_kvcache.model.caches import AttentionRule
 from phase3_paged_attention.paging.kv_storage import KVStorage, stored_bits
 
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
-FEATURES = get_host_cpu_features()
-if numba.config.CPU_FEATURES is None and "+avx512f" in FEATURES:
+if numba.config.CPU_FEATURES is None and "+avx512f" in (features := get_host_cpu_features()):
     # On Intel's processors LLVM prefers registers of 256 bits to those of 512: weights were read a quarter to a half slower.
-    numba.config.CPU_FEATURES = FEATURES + ",-prefer-256-bit"
+    numba.config.CPU_FEATURES = features + ",-prefer-256-bit"
 
 
 def use_threads_of_torch() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from phase2_attention_kvcache.model.caches import attention_rules, causal_attention
 from phase2_attention_kvcache.model.config import ModelConfig
-from phase3_paged_attention.paging.cpu_decode import GatherDecode, make_decoder
+from phase3_paged_attention.paging.cpu_decode import make_decoder
 from phase3_paged_attention.paging.kv_storage import KVStorage
 
 FEW_ROWS = 8  # new tokens of a request that are decoded one by one rather than like a prompt
@@ -104,7 +104,7 @@ class PagedKVCache:
     Attributes:
         storage: the tensors.
         rules: what the attention of each layer does.
-        decoder: attends for rows that are decoded. compiled: whether it is the compiled kernel.
+        decoder: attends for rows that are decoded.
         layout: of the step that was begun last.
         block_tables, context_lens: of the last step with `decodes`, int32: [B, most blocks] with 0 behind a
             table's end, and [B].
@@ -124,7 +124,6 @@ class PagedKVCache:
         self.num_blocks, self.block_size = num_blocks, block_size
         self.rules = attention_rules(config)
         self.decoder = make_decoder(self.storage, self.rules, use_kernel)
-        self.compiled = not isinstance(self.decoder, GatherDecode)
         self.layout: StepLayout | None = None
 
     def begin_step(self, layout: StepLayout) -> None:
@@ -153,10 +152,10 @@ class PagedKVCache:
         # this very step.
         self.storage.write(layer, layout.slot_mapping, k, v)
         if not layout.prefills:
-            return self.decode(layer, q)
+            return self.decoder.attend(layer, q)
         out = torch.empty_like(q)
         if layout.decodes:
-            out[layout.decode_rows] = self.decode(layer, q[layout.decode_rows])
+            out[layout.decode_rows] = self.decoder.attend(layer, q[layout.decode_rows])
         for i, start in layout.prefills:
             rows = slice(start, start + layout.query_lens[i])
             keys, values = k[rows], v[rows]
@@ -167,11 +166,3 @@ class PagedKVCache:
                 keys, values = self.storage.gather(layer, blocks, num_tokens)
             out[rows] = causal_attention(q[rows], keys, values, rule)
         return out
-
-    def decode(self, layer: int, q: Tensor) -> Tensor:
-        """Attention of the rows in `layout.decodes`, each over its own past. A subclass may do it another way.
-
-        Args:
-            q: [B, num_heads, head_dim]. Returns: the same.
-        """
-        return self.decoder.attend(layer, q)

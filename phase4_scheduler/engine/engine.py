@@ -162,9 +162,8 @@ class LLMEngine:
         request = make_request(
             request_id, prompt, params, priority, arrival_time, self.model.config, self.tokenizer
         )
-        parent = ParentRequest(
-            request, prompt if isinstance(prompt, str) else None, self.tokenizer, on_output
-        )
+        text = prompt if isinstance(prompt, str) else None
+        parent = ParentRequest(request, text, self.tokenizer, on_output)
         # Before the core knows of it: another thread's step may bring its first token at once.
         self.output_processor.add(parent)
         try:

@@ -99,10 +99,9 @@ class ParentRequest:
         self.prompt, self.prompt_token_ids = prompt, request.prompt_token_ids
         self.arrival_time = request.arrival_time
         self.tokenizer, self.on_output = tokenizer, on_output
-        self.num_unfinished = n = self.params.n
+        self._request, self.num_unfinished = request, self.params.n
         self.extras: dict[str, Any] = {}
-        self._request = request
-        self.states = [RequestState(self, request.answer_id(i), i) for i in range(n)]
+        self.states = [RequestState(self, request.answer_id(i), i) for i in range(self.params.n)]
 
     def requests(self) -> Iterator[Request]:
         """Those of the core, one for each answer. Answer i of a seeded request has seed + i, as in vLLM."""

@@ -187,7 +187,7 @@ def take_commands(pipe: Connection, busy: bool) -> list[Add | Finish]:
 
 def warm_up(core: EngineCore, tell: Callable[[str], None] = lambda _: None) -> None:
     """A prefill, a decode step and one with both: kernels are compiled when they are first called, before a user waits for
-    that. Then what the runner itself prepares: recordings of decode steps, on a GPU.
+    that. Then what the runner itself prepares: recordings of decode steps, on a GPU; and the compiler of grammars.
 
     They write into blocks that are free and stay free, so the engine is as new afterwards.
     """
@@ -207,6 +207,9 @@ def warm_up(core: EngineCore, tell: Callable[[str], None] = lambda _: None) -> N
         core.runner.run(output)
     for line in core.runner.prepare():
         tell(line)
+    if (compiler := getattr(core, "compiler", None)) is not None and compiler.is_possible:
+        tell("grammars")
+        compiler.prepare()
 
 
 def turn(core: EngineCore, commands: list[Add | Finish], stored: StoredBytes | None = None) -> StepMessage:

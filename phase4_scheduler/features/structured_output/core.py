@@ -5,17 +5,13 @@ A request whose masks are slow lets a step pass until a thread has the next one:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from phase2_attention_kvcache.model.transformer import Transformer
-from phase4_scheduler.assembly import Feature
-from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import EngineCore, EngineCoreOutput
 from phase4_scheduler.engine.model_runner import ModelRunner, Sampled, StepBatch
 from phase4_scheduler.engine.request import Request, RequestStatus
@@ -136,12 +132,6 @@ class StructuredRunner(ModelRunner):
             logits[at] = logits[at].masked_fill(banned, -torch.inf)
         return logits
 
-    def prepare(self) -> Iterator[str]:
-        yield from super().prepare()
-        if self.compiler.is_possible:
-            yield "grammars"
-            self.compiler.prepare()
-
 
 class StructuredCore(EngineCore):
     """Has the grammar of a new request compiled, and slow masks made ahead."""
@@ -159,8 +149,7 @@ class StructuredCore(EngineCore):
     def hand_out(self, s: Scheduled, result: Sampled, token_ids: list[int]) -> EngineCoreOutput:
         request = s.request
         if not request.finished and (grammar := grammar_of(request)) and grammar.result().slow:
-            ahead = self.compiler.look_ahead(grammar.result(), request.output_token_ids)
-            request.extras["mask"] = ahead
+            request.extras["mask"] = self.compiler.look_ahead(grammar.result(), request.output_token_ids)
         return super().hand_out(s, result, token_ids)
 
     def useful_drafts(self, request: Request, sampled: Sequence[int], drafts: Any) -> Any:
@@ -173,21 +162,3 @@ class StructuredCore(EngineCore):
             return drafts.first(0)
         grammar.read(request.output_token_ids)
         return drafts.first(max(0, grammar.num_allowed([*sampled, *drafts.token_ids]) - len(sampled)))
-
-
-class StructuredOutput(Feature):
-    """Settings: `structured_tokenizer`, where the model was not loaded by name."""
-
-    settings = {"structured_tokenizer": None}
-    scheduler, runner, core = StructuredScheduler, StructuredRunner, StructuredCore
-    optional = True  # with a scheduler of your own, the first step of a request waits for its grammar
-
-    def load_model(self, path: Path, dtype: str, device: str) -> Transformer | None:
-        self.structured_tokenizer = self.structured_tokenizer or path
-
-    def is_on(self, model: Transformer, config: EngineConfig, features: Sequence[Feature]) -> bool:
-        self._compiler = LazyCompiler(self.structured_tokenizer, model)
-        return True
-
-    def arguments(self, part: str) -> dict[str, Any]:
-        return {"compiler": self._compiler} if part == "core" else {}
