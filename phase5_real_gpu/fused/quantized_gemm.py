@@ -23,7 +23,7 @@ Source: the formats are those of `quantized_formats.py`, Phase 2.
 import torch
 from torch import Tensor
 
-from phase5_real_gpu.kernels.kernel_checks import COMPUTE_DTYPES, check_place
+from phase5_real_gpu.kernels.kernel_checks import COMPUTE_DTYPES
 from phase5_real_gpu.kernels.triton_setup import (
     INTERPRETED,
     card_problem,
@@ -169,4 +169,5 @@ def check_product(x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | None
         raise ValueError(f"x is on {x.device}, and codes, scales or zeros are not: move them")
     if problem := card_problem(x.dtype):
         raise ValueError(problem)
-    check_place("x", x)
+    if x.device.type == "cpu" and not INTERPRETED:
+        raise ValueError("x is on the CPU, and the kernel runs on the GPU: move all tensors there")

@@ -3,7 +3,7 @@
 Changes: keys and values in fp8 stay in blocks and are read in place, and a quantized linear layer is one kernel, so both
 are replayed as CUDA graphs. Without it the first is gathered and the second unpacked by torch, tile by tile.
 Loses: a prompt of some hundred rows and more unpacks each matrix once for every 64 rows. Unpacking once, and cuBLAS, would be faster.
-Attaches to: `GPURunner.storage_problem`, `make_cache` and `create`; the package names it as the runner for "cuda".
+Attaches to: `GPURunner.storage_problem`, `make_cache` and `create`, and says how much memory a step needs (`work_bytes`); the package names it as the runner for "cuda".
 """
 
 import copy
@@ -20,8 +20,11 @@ from phase5_real_gpu.fused.fp8_kv_cache import FP8PagedKVCache, fp8_problem
 from phase5_real_gpu.fused.fused_layers import fuse
 from phase5_real_gpu.fused.quantized_gemm import GROUP, quantized_gemm
 from phase5_real_gpu.kernels import TritonPagedKVCache
-from phase5_real_gpu.kernels.gpu_runner import GPURunner
+from phase5_real_gpu.kernels.decode import tile_tokens
+from phase5_real_gpu.kernels.gpu_runner import GPURunner, bucket_sizes, most_splits
 
+# Of a recording, for its several hundred kernels. This is an assumption: no GPU has measured it.
+GRAPH_BYTES = 8 * 2**20
 READ = ("int8", "int4", "q8_0", "q4_0")
 """The quantized formats that `quantized_gemm` reads."""
 
@@ -36,6 +39,23 @@ class KernelLinear(QuantizedLinear):
 
 
 class FusedRunner(GPURunner):
+    @classmethod
+    def work_bytes(cls, model: Transformer, config: EngineConfig) -> int:
+        """Memory that must stay free beside weights and cache: splits, the largest step's activations, logits and graphs."""
+        shape = model.config
+        heads = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
+        # The widest moment of a layer: the residual, its norm, and queries, keys and values or gate, up and their product.
+        of_token = (2 * shape.d_model + max(heads, 3 * shape.d_ff)) * model.dtype.itemsize
+        logits = (
+            4 * 4 * config.max_num_seqs * shape.vocab_size
+        )  # float32. Sampling sorts them, with their ids.
+        graphs = 0
+        if not config.enforce_eager and not shape.num_experts:
+            splits = most_splits(config.max_model_len, tile_tokens(shape.head_dim, model.dtype.itemsize))
+            graphs = len(bucket_sizes(config.max_num_seqs)) * splits.bit_length()
+        work = config.max_num_batched_tokens * of_token + logits + graphs * GRAPH_BYTES
+        return cls.split_bytes(model, config) + work
+
     @classmethod
     def create(
         cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None = None

@@ -34,9 +34,6 @@ from phase5_real_gpu.kernels.triton_kv_cache import ALIGNED, Decodes, DeviceStep
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, card_problem, triton
 
 Recorder = Callable[[Callable[[], Tensor]], "Recording"]
-GRAPH_BYTES = (
-    8 * 2**20
-)  # of a recording, for its several hundred kernels: an assumption, no GPU has measured it
 
 
 @dataclass
@@ -172,26 +169,6 @@ class GPURunner(ModelRunner):
         return 4 * config.max_num_seqs * shape.num_heads * splits * (shape.head_dim + 1) * (splits > 1)
 
     @classmethod
-    def work_bytes(cls, model: Transformer, config: EngineConfig) -> int:
-        """Memory that must stay free beside weights and cache: splits, the largest step's activations, logits and graphs."""
-        shape = model.config
-        heads = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
-        # The widest moment of a layer: the residual, its norm, and queries, keys and values or gate, up and their product.
-        of_token = (2 * shape.d_model + max(heads, 3 * shape.d_ff)) * model.dtype.itemsize
-        logits = (
-            4 * 4 * config.max_num_seqs * shape.vocab_size
-        )  # float32; sampling sorts them, with their ids
-        splits = most_splits(config.max_model_len, tile_tokens(shape.head_dim, model.dtype.itemsize))
-        graphs = len(bucket_sizes(config.max_num_seqs)) * splits.bit_length() * cls.records(model, config)
-        work = config.max_num_batched_tokens * of_token + logits + graphs * GRAPH_BYTES
-        return cls.split_bytes(model, config) + work
-
-    @classmethod
-    def records(cls, model: Transformer, config: EngineConfig) -> bool:
-        """Which experts of a mixture a step needs, only the step itself finds out: it cannot be replayed for another."""
-        return not config.enforce_eager and not model.config.num_experts
-
-    @classmethod
     def create(
         cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None = None
     ) -> Self | None:
@@ -208,7 +185,9 @@ class GPURunner(ModelRunner):
                 f"{problem}. The engine gathers keys with torch instead, which is slower.", stacklevel=2
             )
             return None
-        return cls(model, kv_cache, config, CUDAGraphRecorder() if cls.records(model, config) else None)
+        # Which experts of a mixture a step needs, only the step itself finds out: it cannot be replayed for another.
+        record = None if config.enforce_eager or model.config.num_experts else CUDAGraphRecorder()
+        return cls(model, kv_cache, config, record)
 
     @classmethod
     def storage_problem(cls, storage: KVStorage | None) -> str | None:

@@ -62,17 +62,10 @@ def check_cache(k_cache: Tensor, v_cache: Tensor) -> None:
         raise ValueError(f"k_cache is on {k_cache.device}, v_cache on {v_cache.device}: move one of them")
     if problem := card_problem(k_cache.dtype):
         raise ValueError(problem)
-    check_place("k_cache", k_cache)
     _, block_size, _, head_dim = k_cache.shape
     for name, value, least in (("head_dim", head_dim, 16), ("block size", block_size, 1)):
         if not least <= value <= 256:
             raise ValueError(f"{name} {value} is out of range: the kernels take {least} to 256")
-
-
-def check_place(name: str, tensor: Tensor) -> None:
-    """Compiled kernels read the GPU's memory only."""
-    if tensor.device.type == "cpu" and not INTERPRETED:
-        raise ValueError(f"{name} is on the CPU, and the kernels run on the GPU: move all tensors there")
 
 
 def _one_byte(cache: Tensor) -> bool:

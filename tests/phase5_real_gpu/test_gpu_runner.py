@@ -21,6 +21,7 @@ from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.engine import LLMEngine
 from phase4_scheduler.engine.model_runner import ModelRunner
 from phase4_scheduler.server.engine_process import warm_up
+from phase5_real_gpu.fused.runner import GRAPH_BYTES, FusedRunner
 from phase5_real_gpu.kernels import gpu_runner
 from phase5_real_gpu.kernels.gpu_runner import CUDAGraphRecorder, GPURunner, Recording
 from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
@@ -161,10 +162,10 @@ def test_the_memory_of_a_step_is_taken_from_the_cache(lab, monkeypatch):
     splits = GPURunner.split_bytes(model, settings)
     assert splits == 4 * 8 * 4 * 64 * (64 + 1)  # 4,096 tokens are 64 tiles
     assert GPURunner.split_bytes(model, EngineConfig(max_num_seqs=8, max_model_len=256)) == 0
-    needed = GPURunner.work_bytes(model, settings)
+    needed = FusedRunner.work_bytes(model, settings)
     step = settings.max_num_batched_tokens * 2 * (2 * 32 + 512) + 4 * 4 * 8 * 97
-    assert needed == splits + step + 4 * 7 * gpu_runner.GRAPH_BYTES  # 1, 2, 4, 8 requests; 1 to 64 splits
-    assert GPURunner.work_bytes(model, dataclasses.replace(settings, enforce_eager=True)) == splits + step
+    assert needed == splits + step + 4 * 7 * GRAPH_BYTES  # 1, 2, 4, 8 requests; 1 to 64 splits
+    assert FusedRunner.work_bytes(model, dataclasses.replace(settings, enforce_eager=True)) == splits + step
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     free = int((needed + 8e6) / 0.8)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, free))

@@ -42,6 +42,7 @@ def test_answers_that_are_refused_are_not_made(ends, num_made):
     """Thousands take half a second of the API process. Streams of others go on meanwhile, and the engine may die."""
     engine, made, refused = AsyncEngine.__new__(AsyncEngine), [], []
     engine.dead, engine.max_num_queued_reqs, engine._commands = None, 2 * MOST_COMMANDS, []
+    engine._watchers = set()
     engine.tokenizer, engine._send_soon = None, lambda: None
     engine.output_processor, engine.process = OutputProcessor(), SimpleNamespace(exitcode=9)
     engine.metrics = SimpleNamespace(rejected=lambda: refused.append(1))
