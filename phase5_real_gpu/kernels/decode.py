@@ -181,7 +181,8 @@ def launch_decode(
         QUERIES_PER_KV=queries_per_kv, HEAD_DIM=head_dim, BLOCK_SIZE=block_size,
         ROWS=max(16, triton.next_power_of_2(queries_per_kv)), DIMS=dims,
         TILE=tile_tokens(head_dim, q.element_size()),
-        IS_SPLIT=is_split, UPCAST=INTERPRETED, WINDOW=window, SOFTCAP=cap, num_warps=4, num_stages=3,
+        IS_SPLIT=is_split, UPCAST=INTERPRETED, WINDOW=window, SOFTCAP=cap, num_stages=3,
+        num_warps=8 if dims > 128 and q.element_size() == 4 else 4,  # 256 wide numbers do not fit into the registers of 4
         # Left alone, the compiler spills some variants.
         maxnreg=255 if dims != 128 and (k_cache.element_size() == 1 or capability() >= (10, 0)) else None,
     )  # fmt: skip

@@ -152,7 +152,7 @@ def prefill_shape(
     if INTERPRETED:  # sizes only matter for speed; small ones show more of the seams between runs
         rows, warps = 16, 4
     elif not has_matrix_instructions(itemsize):  # then products need many more registers
-        rows, warps = 32, 8
+        rows, warps = 16 if dims > 128 else 32, 8
     elif dims > 128 and capability() in SMALL_SHARED:
         rows, warps = 32, 4  # 64 rows would take 100 KiB
     elif dims > 128 or (dims > 64 and (capability()[0] == 12 or (crowded and capability()[0] == 8))):

@@ -85,17 +85,17 @@ def test_the_chapters_quote_the_compiler(compiled):
     scale, strided, transpose, one, three, decode, prefill = (
         by_case[case] for case in (*FIRST, "decode", "prefill")
     )
-    assert f"It reports {scale.registers}" in texts["01-programs"] and scale.wide_loads == 2
+    assert f"reports {scale.registers} **registers**" in texts["01-programs"] and scale.wide_loads == 2
     assert strided.wide_loads == 0 and transpose.shared == 32 * 32 * 4
     latency = re.sub(r"\s+", " ", texts["03-latency"])
     for c, stages in ((one, 1), (three, 3)):
         row = f"| `num_stages={stages}` | {c.async_copies} | {c.buffers} | {c.shared // 1024} KiB | {c.registers} |"
         assert row in latency
-    assert f"what {decode.registers} registers mean" in latency
+    assert f"the effect of {decode.registers} registers" in latency
     assert f"{decode.registers} per thread · 128" in latency
     assert f"| {decode.shared // 1024} KiB, and 1 KiB reserved |" in latency
     assert decode.programs_per_multiprocessor == 3
-    assert f"the kernel takes {prefill.registers} registers per thread" in texts["05-prefill"]
+    assert f"takes {prefill.registers} registers per thread" in texts["05-prefill"]
 
 
 # ---------------------------------------------------------------------- reading code

@@ -74,6 +74,7 @@ def engine_with(model, record, cut_for=1, longest=128, **settings):
     engine = LLMEngine(model, None, config, kv_cache=cache, **settings)
     kind = mixed(GPURunner, "runner", [f for f in find_features(settings) if f.is_on(model, config, [])])
     engine.core.runner = kind(model, cache, dataclasses.replace(config, max_model_len=longest), record)
+    engine.core.runner.compiler = engine.core.compiler  # the core gave it to the first runner
     return engine
 
 
