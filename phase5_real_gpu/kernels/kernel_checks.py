@@ -60,6 +60,8 @@ def check_cache(k_cache: Tensor, v_cache: Tensor) -> None:
         )
     if k_cache.device != v_cache.device:
         raise ValueError(f"k_cache is on {k_cache.device}, v_cache on {v_cache.device}: move one of them")
+    if k_cache.device.type == "cpu" and not INTERPRETED:
+        raise ValueError("k_cache is on the CPU, and the kernels run on the GPU: move all tensors there")
     if problem := card_problem(k_cache.dtype):
         raise ValueError(problem)
     _, block_size, _, head_dim = k_cache.shape

@@ -11,6 +11,7 @@ import torch
 from labkit.machine import synchronize
 from phase2_attention_kvcache.measuring.roofline import hollow
 from phase2_attention_kvcache.model import SamplingParams, Transformer
+from phase3_paged_attention.paging.cpu_decode import GatherDecode
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu.kernels import TritonPagedKVCache
 from phase5_real_gpu.measuring import engine_cases as cases
@@ -30,8 +31,8 @@ def path_of(engine: LLMEngine) -> str:
     if getattr(runner, "recordings", None):
         return "graph"
     cache = runner.kv_cache
-    in_place = getattr(cache, "compiled", False) or isinstance(cache, TritonPagedKVCache)
-    return "kernel" if in_place else "gather"
+    gathers = isinstance(getattr(cache, "decoder", None), GatherDecode)
+    return "gather" if gathers and not isinstance(cache, TritonPagedKVCache) else "kernel"
 
 
 def workloads_of(model: BenchModel, plan: Plan, seed: int) -> dict[str, Workload]:
