@@ -247,6 +247,11 @@ class RayFleet:
             engine.stop()
         ray.shutdown()
 
+    def end_streams(self) -> None:
+        """As `AsyncEngine.end_streams`, of each replica: the front was never started."""
+        for engine in self.engines:
+            engine.end_streams()
+
     @property
     def is_alive(self) -> bool:
         return any(engine.is_alive for engine in self.engines)
