@@ -126,7 +126,7 @@ def draw_kv(now: dict[str, float]) -> Figure:
     """For each model its KV cache per token against its parameters, marked by what makes the cache smaller."""
     fig, (axis,) = new_figure(
         "KV cache per token does not grow with the parameters",
-        f"16 bits, averaged over {TEXT:,} tokens. Year of release in brackets.",
+        f"16 bits, averaged over {TEXT:,} tokens (phi-3-mini: 4,096). Year of release in brackets.",
         size=(7.0, 5.6),
     )
     sizes = {name: SHAPES[name].num_parameters / 1e9 for name in now}
@@ -142,7 +142,7 @@ def draw_kv(now: dict[str, float]) -> Figure:
         axis.annotate(
             f"{name} ({year})", (sizes[name], kib), (x, y), textcoords="offset points", ha=align, fontsize=8.5
         )
-    axis.set(xscale="log", xlim=(0.6, 3000), xlabel="billions of parameters")
+    axis.set(xscale="log", xlim=(0.3, 3000), xlabel="billions of parameters")
     axis.set(yscale="log", ylim=(4, 1000), ylabel="KiB per token")
     plain_numbers(axis)
     axis.legend(loc="lower right", fontsize=9)

@@ -317,7 +317,7 @@ def draw_quality(model: str, results: Results) -> Figure:
         x, y = result.nbytes / 1e6, result.bits_per_byte
         ax.plot(x, y, "o", color=colour, markersize=9)
         # Three may lie on the dashed line: one name stands below it, one beside its dot, one above.
-        right, up = {"int8": (-9, -14), GPTQ: (9, 18)}.get(name, (9, 5))
+        right, up = {"int8": (-9, -14), GPTQ: (9, 18), "q4_0": (9, -12)}.get(name, (9, 5))
         ax.annotate(result.name, (x, y), xytext=(right, up), ha="right" if right < 0 else "left",
                     textcoords="offset points", fontsize=9, color=colour)  # fmt: skip
     start, end = results[MIXED], results[GPTQ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from labkit.figures import COLORS, new_figure
+from labkit.figures import BLUE, GREY, INK, ORANGE, TEAL, new_figure
 from labkit.lab import Lab
 from phase3_paged_attention.paging import paged_attention_loops
 
@@ -135,9 +135,9 @@ def draw_walk(visits: Sequence[Visit]):
         parts[t] = parts[t - 1] * visit.shrink if t else 0
         parts[t, t] = visit.weight
     bottom = np.zeros(len(visits))
-    for token in range(len(visits)):
+    for token, colour in enumerate((BLUE, ORANGE, TEAL, GREY, INK)):
         label = f"token {token}, score {visits[token].score:.0f}"
-        ax.bar(range(len(visits)), parts[:, token], 0.6, bottom=bottom, color=COLORS[token], label=label)
+        ax.bar(range(len(visits)), parts[:, token], 0.6, bottom=bottom, color=colour, label=label)
         bottom += parts[:, token]
     for t, visit in enumerate(visits):
         note = f"{visit.total:.3f}"

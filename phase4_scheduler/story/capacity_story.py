@@ -259,13 +259,15 @@ def draw_plan(points: Sequence[Point], task: Task, plan: Plan) -> Figure:
                     va="center",
                     color=colour,
                 )
-    left.axhline(1, color=RED, linestyle="--", linewidth=1.2)
+    left.axhline(1, color=RED, linestyle="--", linewidth=1.2, label="SLO")
     left.set(xlabel="GPUs", ylabel="simulated / SLO (bar: 95 of 100 days)", ylim=(0, HIGHEST), xticks=counts)
     left.legend()
     colours = [GREEN if count == task.cards(plan.replicas) else GREY for count in counts]
     right.bar(counts, [100 * kept for *_, kept, _ in points], color=colours, width=0.6 * wide)
-    right.axhline(100 * task.slo.share, color=RED, linestyle="--", linewidth=1.2)
+    asked = 100 * task.slo.share
+    right.axhline(asked, color=RED, linestyle="--", linewidth=1.2, label=f"{asked:.0f}% asked for")
     for count, *_, kept, price in points:
         right.text(count, 100 * kept + 1, f"${price:.2f}/h", ha="center", color=INK)
-    right.set(xlabel="GPUs", ylabel="requests within the SLO, %", ylim=(0, 112), xticks=counts)
+    right.set(xlabel="GPUs", ylabel="requests within the SLO, %", ylim=(0, 125), xticks=counts)
+    right.legend(loc="upper left")
     return fig

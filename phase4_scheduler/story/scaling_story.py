@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from labkit.figures import INK, new_figure
+from labkit.figures import INK, ORANGE, new_figure
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import find_card, find_shape
 from phase4_scheduler.engine import SchedulerConfig
@@ -305,7 +305,7 @@ def draw_matrix(cases: list[Case], kept: dict[str, dict[str, float]]) -> Figure:
     cured = sum(kept[case.name][case.remedy] >= case.slo.share for case in cases)
     fig, [ax] = new_figure(
         f"The recommended lever suffices for {cured} of {len(cases)} kinds of traffic; others suffice as well",
-        f"Requests within the SLO, %, by lever (frame: recommended). {cases[0].fleet.model} on {CARDS_THERE} x "
+        f"Requests within the SLO, % ({100 * cases[0].slo.share:.0f} suffice; orange frame: recommended). {cases[0].fleet.model} on {CARDS_THERE} x "
         f"{find_card(cases[0].fleet.card).title}, in virtual time",
         size=(12, 4.6),
     )
@@ -319,8 +319,6 @@ def draw_matrix(cases: list[Case], kept: dict[str, dict[str, float]]) -> Figure:
             color = "white" if value > 85 else INK
             ax.text(x, y, f"{value:.0f}", ha="center", va="center", color=color, fontsize=11)
             if name == case.remedy:
-                ax.add_patch(
-                    Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, fill=False, edgecolor=INK, linewidth=1.6)
-                )
+                ax.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, fill=False, edgecolor=ORANGE, lw=2.6))
     ax.set(xlabel="lever", ylabel="traffic")
     return fig

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from scipy.cluster.vq import kmeans, vq
 
 from labkit.errors import LabError
-from labkit.figures import BLUE, GREEN, GREY, ORANGE, new_figure, plain_numbers
+from labkit.figures import BLUE, COLORS, GREEN, ORANGE, new_figure, plain_numbers
 from labkit.lab import Lab
 from phase3_paged_attention.traffic import PATTERNS
 from phase4_scheduler.engine import SchedulerConfig
@@ -88,24 +89,27 @@ def draw_clusters(
     drawn: Sequence[TrafficRequest], recorded: Sequence[TrafficRequest], counts: Sequence[int], best: float
 ) -> Figure:
     """Lengths of drawn and of recorded requests. `best`: the highest silhouette of the recorded ones."""
-    seen = f"{counts[1]} clusters" if counts[1] > 1 else "no clusters"
+    do = "" if counts[1] == 3 else "do not "
     fig, axes = new_figure(
-        f"Drawn traffic shows the {counts[0]} ranges it is drawn from; recorded requests form {seen}",
-        f"k-means on log lengths; mean silhouette of the recorded requests {best:.2f} (below {NO_CLUSTERS}: no clusters)",
+        f"Drawn traffic shows the {counts[0]} ranges it is drawn from; recorded requests {do}form three",
+        f"right: colours by k-means with k = {counts[1]} on log lengths; mean silhouette {best:.2f} (below {NO_CLUSTERS}: no clusters)",
         panels=2,
         size=(11.0, 4.8),
     )
     titles = (f"{len(drawn):,} drawn requests", f"{len(recorded):,} recorded requests (ShareGPT)")
-    for ax, requests, title in zip(axes, (drawn, recorded), titles, strict=True):
-        for kind in sorted({r.kind for r in requests} & set(KIND_COLOURS)) or [""]:
-            of_kind = [r for r in requests if kind in ("", r.kind)]
-            lengths = ([r.prompt_tokens for r in of_kind], [r.output_tokens for r in of_kind])
-            colour = KIND_COLOURS.get(kind, GREY)
-            ax.plot(*lengths, ".", color=colour, alpha=0.35, markersize=4, label=kind or "requests")
+    seen = np.array([[r.prompt_tokens, r.output_tokens] for r in recorded])
+    cluster = vq(np.log(seen), kmeans(np.log(seen), counts[1], rng=0)[0])[0]
+    style = dict(marker=".", linestyle="", alpha=0.45, markersize=4)
+    for kind, colour in KIND_COLOURS.items():
+        lengths = [(r.prompt_tokens, r.output_tokens) for r in drawn if r.kind == kind]
+        axes[0].plot(*zip(*lengths), **style, color=colour, label=kind)
+    for i in range(counts[1]):
+        axes[1].plot(*seen[cluster == i].T, **style, color=(COLORS[4:] + COLORS[:4])[i])
+    for ax, title in zip(axes, titles, strict=True):
         ax.set(xlabel="ISL, prompt tokens", ylabel="OSL, answer tokens", xscale="log", yscale="log")
         ax.set_title(title, loc="left", fontsize=10)
         plain_numbers(ax)
-        ax.legend(loc="best", fontsize=9)
+    axes[0].legend(loc="best", fontsize=9)
     axes[1].set(xlim=axes[0].get_xlim(), ylim=axes[0].get_ylim())
     return fig
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -163,10 +164,10 @@ Bins = Sequence[tuple[float, float]]  # see `ttft_by_usage`
 def draw_load(points: Sequence[LoadPoint], bins: Bins, alarm: float | None, server: str) -> Figure:
     """Latency against load, KV usage and preemptions against load, TTFT against KV usage on arrival."""
     usual = points[0].latency.ttft.p95
-    risen = next((p for p in points if p.latency.ttft.p95 > 2 * usual), None)
+    calm = next((p for p, after in pairwise(points) if after.latency.ttft.p95 > 2 * usual), None)
     fig, (left, middle, right) = new_figure(
-        f"At {risen.rate:.2f} requests per second TTFT p95 has doubled, at a mean KV usage of {risen.usage:.0%}"
-        if risen
+        f"TTFT p95 rises steeply from {calm.rate:.2f} requests per second on, at a mean KV usage of {calm.usage:.0%}"
+        if calm
         else "TTFT p95 does not double at any of these loads",
         server,
         panels=3,

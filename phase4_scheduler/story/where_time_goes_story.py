@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from labkit.figures import COLORS, GREY, new_figure
+from labkit.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, TEAL, YELLOW, new_figure
 from labkit.lab import Lab
 from phase2_attention_kvcache.model import GPT2_124M, SamplingParams, Transformer
 from phase2_attention_kvcache.quantization.quantized_linear import quantize_model
@@ -126,7 +126,7 @@ def draw(lab: Lab, before: dict[int, Parts], after: dict[int, Parts]) -> None:
     rows = [(f"{users(batch)}, {when}", times[batch]) for batch in after for when, times in both]
     for y, (_, times) in enumerate(rows):
         left = 0.0
-        for part, color in zip(PARTS, [*COLORS[:7], GREY], strict=True):
+        for part, color in zip(PARTS, (GREY, RED, BLUE, ORANGE, PURPLE, TEAL, YELLOW, GREEN), strict=True):
             ax.barh(y, times[part], left=left, color=color, height=0.72, label=part if y == 0 else None)
             left += times[part]
         ax.text(left, y, f"  {left:.1f} ms", va="center", fontsize=9)

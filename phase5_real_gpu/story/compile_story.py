@@ -196,7 +196,7 @@ def draw(kernels: Sequence[Compiled]) -> Figure:
     shown = [c for c in kernels if c.capability == MAIN_CARD and c.registers]
     limits = LIMITS[MAIN_CARD]
     fig, (ax,) = new_figure(
-        "Registers or shared memory decide how many programs fit on a multiprocessor",
+        "Registers or shared memory decide how many programs of the attention and GEMM kernels fit",
         f"What one program takes of a multiprocessor's registers and shared memory ({limits.cards}); compiled, not run",
         size=(9, max(3.4, 0.26 * len(shown) + 1.2)),
     )

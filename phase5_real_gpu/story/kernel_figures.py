@@ -20,10 +20,13 @@ def draw_kernels(results: Sequence[Measurement], machine: str, dtype: str) -> Fi
     """A bar for each kernel, by case: its share of the machine's limit, and its time."""
     ours = [r.share_of_limit for r in results if colour_of(r.name) == OURS]
     reach = f" reach {100 * min(ours):.0f} to {100 * max(ours):.0f}% of" if ours else " beside"
+    others = [r.name for r in results if colour_of(r.name) == OTHERS]
+    peers = sorted({"FlashInfer's" if n.startswith("flash") else "torch's" for n in others}, reverse=True)
+    orange = f" Orange: {' or '.join(peers)}." * bool(peers)
     cases = len({r.details["case"] for r in results})
     fig, (ax,) = new_figure(
         f"The engine's kernels{reach} this machine's limit",
-        f"{machine}, {dtype}. Blue: the engine's kernels. Grey: simpler implementations. Orange: torch's or FlashInfer's.",
+        f"{machine}, {dtype}. Blue: the engine's kernels. Grey: simpler implementations.{orange}",
         size=(9, max(4.2, 0.24 * len(results) + 0.3 * cases + 1.7)),
     )
     place, places, last = 0.0, [], ""
