@@ -219,11 +219,11 @@ def draw_costs(times: Sequence[DecodeTimes], batch: int, where: str):
         left.plot(contexts, 1e6 * seconds, **style)
         speed = np.array([t.kv_bytes for t in times]) / seconds / GB
         right.plot(contexts, speed, **style)
-        beside = dict(xytext=(8, 0), textcoords="offset points", va="center", color=color, fontsize=9)
-        right.annotate(label, (contexts[-1], speed[-1]), **beside)
     left.set(xscale="log", yscale="log", ylabel="microseconds per step", title="Time")
     right.set(xscale="log", ylim=(0, None), ylabel="GB/s", title="Keys and values read, divided by the time")
-    right.set_xlim(right=6 * contexts[-1])  # room for the labels
+    right.set_xlim(right=10 * contexts[-1])  # room for a legend in the order of the last points
+    ends = sorted(right.lines, key=lambda line: -line.get_ydata()[-1])
+    right.legend(handles=ends, loc="center right", fontsize=9)
     for ax in (left, right):
         ax.set_xlabel("context length of each request, tokens")
         ax.set_xticks(contexts)
