@@ -268,6 +268,6 @@ def draw_plan(points: Sequence[Point], task: Task, plan: Plan) -> Figure:
     right.axhline(asked, color=RED, linestyle="--", linewidth=1.2, label=f"{asked:.0f}% asked for")
     for count, *_, kept, price in points:
         right.text(count, 100 * kept + 1, f"${price:.2f}/h", ha="center", color=INK)
-    right.set(xlabel="GPUs", ylabel="requests within the SLO, %", ylim=(0, 125), xticks=counts)
+    right.set(xlabel="GPUs", ylabel="requests within the SLO, %", ylim=(0, 119), xticks=counts)
     right.legend(loc="upper left")
     return fig
