@@ -8,6 +8,7 @@ replays it: its verdict counts.
 """
 
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -101,6 +102,9 @@ def result_of(name: str, cells: list[str], isolated: bool) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # an answer may send it, and the next one is still to be judged
     print("ready", flush=True)
     for name, cells in json.load(sys.stdin).items():
         print(json.dumps(result_of(name, cells, isolated=sys.argv[1] == "isolated")), flush=True)

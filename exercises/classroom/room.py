@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from labkit.paths import ROOT
 SCRATCH = "/scratch"  # in a room: the only place to write in
 NAMESPACES = ["unshare", "--user", "--map-root-user", "--fork", "--kill-child"]
 NAMESPACES += ["--mount", "--pid", "--net", "--ipc", "--uts"]
+LONGEST = 600  # seconds of one answer, several times what any exercise allows
 PACKAGES = ("exercises", "labkit", *(p.name for p in sorted(ROOT.glob("phase?_*")) if p.is_dir()))
 
 
@@ -74,7 +76,18 @@ class Room:
     def results(self) -> Iterator[dict[str, Any]]:
         """What came out of each answer; of fewer if an answer ended the room."""
         with suppress(ValueError):
-            yield from map(json.loads, self.process.stdout)
+            while line := self._line():
+                yield json.loads(line)
+
+    def _line(self) -> str:
+        """The next line; "" when the room ends, or an answer has brought it to a stop."""
+        stop = threading.Timer(LONGEST, self.process.kill)
+        stop.daemon = True
+        stop.start()
+        try:
+            return self.process.stdout.readline()
+        finally:
+            stop.cancel()
 
     def close(self) -> None:
         self.process.kill()
@@ -153,13 +166,14 @@ def enter_new_root() -> None:
 
 def shut_in() -> None:
     """In the fork that runs an answer: a fresh /scratch, no capabilities, bounded memory, no other processes."""
-    from exercises.judging.sandbox import calm_down
+    from exercises.judging.sandbox import calm_down, refuse_new_processes
 
     _system("unshare", NEW_MOUNTS)
     _mount("tmpfs", Path(SCRATCH), "tmpfs", NOSUID | NODEV, "size=64m,mode=777")
     os.chdir(SCRATCH)
     _system("capset", struct.pack("Ii", 0x20080522, 0), bytes(24))
     calm_down()
+    refuse_new_processes()  # here it is no courtesy: without it no answer runs
 
 
 if __name__ == "__main__":

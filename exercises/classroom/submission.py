@@ -22,6 +22,7 @@ from labkit.paths import outputs, write_whole
 
 ENDING = ".submission.json"
 LARGEST = 2_000_000  # bytes of a file that is read: ten times what all exercises take
+LONGEST_CELL = 100_000  # characters: no solution has more, and a parser may take a gigabyte for a million
 TABLE = "grades.csv"  # what `lab grade` writes beside what was handed in
 AGAIN = re.compile(
     r" ?\(\d+\)(?=(\.submission)?(\.json)?$)"
@@ -68,6 +69,8 @@ def is_copied(name: str, cells: list[str]) -> bool:
 
 def _definitions(code: str) -> set[str]:
     """The statements of a cell without comments, docstrings and layout; none of a cell that is not Python."""
+    if len(code) > LONGEST_CELL:
+        return set()
     try:
         tree = ast.parse(code)
         for node in ast.walk(tree):
@@ -119,7 +122,7 @@ def submissions_in(folder: Path) -> list[Submission | Unread]:
 
 
 def _name_of(path: Path) -> str:
-    return AGAIN.sub("", path.name)
+    return path.name if path.is_dir() else AGAIN.sub("", path.name)
 
 
 def _read(paths: list[Path]) -> list[Submission | Unread]:
@@ -155,5 +158,7 @@ def _read(paths: list[Path]) -> list[Submission | Unread]:
         return [Unread(name, visible(error, 300))]
     submission.learner = name.removesuffix(ENDING)
     unknown = ", ".join(answers.keys() - submission.answers)
-    says = visible(f"another edition of the course: this one has no {unknown}", 300)
-    return [submission, *[Unread(submission.learner, says)] * bool(unknown)]
+    older = ", ".join(sorted(file.name for file in files if file != path))
+    notes = [f"another edition of the course: this one has no {unknown}"] * bool(unknown)
+    notes += [f"older, and not graded: {older}"] * bool(older)
+    return [submission, *(Unread(submission.learner, visible(says, 300)) for says in notes)]

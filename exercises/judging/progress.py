@@ -1,6 +1,8 @@
 """The learner's progress: outputs/progress.json. What cannot be read or written costs the notes, never the lesson."""
 
+import contextlib
 import json
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +38,8 @@ def load() -> dict[str, dict[str, Any]]:
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError):
+        with contextlib.suppress(OSError):  # a person may still read it
+            os.replace(path(), path().with_suffix(".broken.json"))
         return {}
 
 

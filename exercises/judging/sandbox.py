@@ -21,6 +21,7 @@ import signal
 import struct
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -139,6 +140,10 @@ def run_apart(
         process.start()
     told_to.close()
     told = b""
+    # An answer may begin to tell something, and not go on: the pipe then says that there is something to read.
+    stop = threading.Timer(PATIENCE * seconds + 1, process.kill)
+    stop.daemon = True
+    stop.start()
     try:
         late = not told_from.poll(PATIENCE * seconds)
         if not late:
@@ -146,8 +151,9 @@ def run_apart(
                 told = told_from.recv_bytes(LARGEST_FILE)
             if not told:
                 process.join(seconds)
-                late = process.is_alive()
+                late = process.is_alive() or not stop.is_alive()
     finally:  # also when the learner interrupts
+        stop.cancel()
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         process.kill()
@@ -251,7 +257,7 @@ def refuse_new_processes() -> None:
     clone.
 
     Raises:
-        OSError: libseccomp is not installed.
+        OSError: libseccomp is not installed, or the kernel takes no filter.
     """
     library = ctypes.CDLL("libseccomp.so.2")
     library.seccomp_init.restype = ctypes.c_void_p
@@ -268,4 +274,5 @@ def refuse_new_processes() -> None:
         b"clone", 1, struct.pack("IiQQ", 0, masked_equal, CLONE_THREAD, 0)
     )  # the first argument: its flags
     refuse(b"clone3", 38)
-    library.seccomp_load(rules)
+    if library.seccomp_load(rules):
+        raise OSError("the kernel takes no filter of system calls")

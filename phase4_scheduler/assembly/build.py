@@ -178,9 +178,14 @@ def default_num_blocks(model: Transformer, config: EngineConfig, features: Seque
         token_bytes = feature.kv_bytes_per_token(model, token_bytes)
     block_bytes = config.block_size * token_bytes
     if blocks_each > available // block_bytes:
+        fits = int(available // block_bytes) * config.block_size
+        remedy = (
+            f"max_model_len to {fits:,} or less"
+            if fits > 0
+            else "max_num_seqs or max_num_batched_tokens lower"
+        )
         raise ValueError(
             f"a request of {longest:,} tokens needs {blocks_each * block_bytes / 2**30:.1f} GiB of KV cache, and "
-            f"{available / 2**30:.1f} may be used: set max_model_len to "
-            f"{int(available // block_bytes) * config.block_size:,} or less, or num_blocks to what you want to give it"
+            f"{max(0, available) / 2**30:.1f} may be used: set {remedy}, or num_blocks to what you want to give it"
         )
     return max(blocks_each, min(wanted, int(available // block_bytes))) + 1

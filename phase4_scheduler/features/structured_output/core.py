@@ -67,13 +67,13 @@ class StructuredScheduler(Scheduler):
         self.compiling[request] = grammar
 
     def schedule(self) -> SchedulerOutput:
-        under_way = self.under_way
-        if under_way and len(under_way) == len(self.running) + self.num_waiting:
-            wait(under_way, LONGEST_PAUSE, FIRST_COMPLETED)
         for request, grammar in list(self.compiling.items()):
             if grammar.done() and self.compiling.pop(request, None):
                 super().add(request)
-        return super().schedule()
+        output = super().schedule()
+        if not output.scheduled and (under_way := self.under_way):
+            wait(under_way, LONGEST_PAUSE, FIRST_COMPLETED)
+        return output
 
     def tokens_to_compute(self, request: Request, computed: int) -> int:
         if request.status is RequestStatus.RUNNING and mask_under_way(request):

@@ -40,7 +40,7 @@ class RequestGrammar:
 
     Attributes:
         ended: whether the answer holds its end of text; what follows (with `ignore_eos`) is free.
-        slow: whether a mask has taken longer than a step should: from then on a thread makes them.
+        slow: whether the last mask took longer than a step should: a thread makes the next one.
         mask: of the next token, if the thread has made it.
     """
 
@@ -77,7 +77,7 @@ class RequestGrammar:
                 break  # the matcher does not count an end of text as consumed
             self.matcher.consume_token(token)
         self.matcher.rollback(i)
-        self.slow = self.slow or time.thread_time() - began > SLOW * (1 + i)
+        self.slow = time.thread_time() - began > SLOW * (1 + i)
 
 
 class GrammarCompiler:

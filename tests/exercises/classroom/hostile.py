@@ -26,6 +26,8 @@ BODIES = {
     "fork_exec": "import _posixsubprocess, multiprocessing.util as u; u.spawnv_passfds(b'/bin/true', ['true'], ())",
     "starts a server": "import multiprocessing as m; m.Manager(); return 7",
     "pipes": f"import os\n    for n in range(3, 99):\n        try: os.write(n, {VERDICT!r})\n        except OSError: pass\n    os._exit(0)",
+    "announces and is silent": "import os, signal, time\n    signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
+    "    for n in range(3, 99):\n        try: os.write(n, bytes([0, 0, 3, 232]))\n        except OSError: pass\n    time.sleep(300)",
     "speaks for the room": "open('/proc/1/fd/1', 'w').write('{\"verdict\": {\"state\": \"correct\"}}'); return 7",
     "patches the judge": MODULE + "m('judging', 'judge').same = lambda *a: True; return 7",
     "patches the comparison": MODULE + "m('judging', 'comparing').difference = lambda *a: None; return 7",

@@ -30,7 +30,10 @@ THIS = fingerprint(build_student(source_of("p1e1_pairs")))
 OWN_FILE = "from pathlib import Path\nPath('my_example.json').write_text('[1, 2]')"
 
 
-walls = pytest.mark.skipif(not room.has_walls(), reason="needs Linux namespaces")
+@pytest.fixture
+def walls():
+    if not room.has_walls():
+        pytest.skip("needs Linux namespaces")
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +98,7 @@ def test_a_class(tmp_path, capsys, monkeypatch):
 # ------------------------------------------------------------------ hostile hand-ins
 
 
-@walls
+@pytest.mark.usefixtures("walls")
 @pytest.mark.proof
 @pytest.mark.timeout(900)
 def test_forty_hostile_hand_ins_in_a_class_of_thirty(tmp_path):
@@ -123,7 +126,7 @@ def test_forty_hostile_hand_ins_in_a_class_of_thirty(tmp_path):
         assert rows[kind]["mistake"] == "raises", rows[kind]
 
 
-@walls
+@pytest.mark.usefixtures("walls")
 def test_what_an_answer_sees(monkeypatch):
     looks = f"""
 import os
@@ -155,7 +158,7 @@ def test_without_namespaces_the_teacher_is_asked(tmp_path, tmp_path_factory, cap
     assert not list(rooms.iterdir())
 
 
-@walls
+@pytest.mark.usefixtures("walls")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_when_it_is_ended_grades_stay_and_nothing_else(tmp_path, number):
     note = "open('/proc/self/comm', 'w').write('lab-left-over')"

@@ -4,6 +4,7 @@ import json
 import random
 import re
 import threading
+import time
 
 import jsonschema
 import numpy as np
@@ -154,6 +155,15 @@ def test_slow_masks_change_no_token_and_hold_up_no_other(make, plain_tokens, mon
     while engine.has_unfinished_requests:
         ended += [output.request_id for output in engine.step() if output.finished]
     assert ended == ["free", "slow"]
+    # Where another waits for its place, an engine with nothing to compute waits as well: it does not turn.
+    monkeypatch.setattr(GrammarCompiler, "look_ahead", lambda *args: time.sleep(0.1) or look_ahead(*args))
+    engine, steps = make(max_num_seqs=1), 0
+    engine.add_request("slow", [7, 8], asking(9, 3, regex="[a-c]{20}"))
+    engine.add_request("waits", [7, 9], SamplingParams(max_tokens=3, ignore_eos=True))
+    while engine.has_unfinished_requests:
+        engine.step()
+        steps += 1
+    assert steps < 300
 
 
 @pytest.mark.parametrize(
