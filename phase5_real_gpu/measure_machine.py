@@ -9,7 +9,7 @@ has, and --resume goes on from there. Either way it takes less than ten minutes.
 
 The first contact begins with what brings figures with the least risk: the doctor, the tests of CUDA graphs, the three kernels'
 proof, the benchmarks in their short form, memories, the tests of all kernels, these in full, the shape of Llama-3 8B, and a comparison with published
-figures. Where the course has the card's data sheet, each figure stands beside what the card should give.
+figures. Memory errors of the kernels: compute-sanitizer, see docs/PROFILING.md. Where the course has the card's data sheet, each figure stands beside what the card should give.
 """
 
 from pathlib import Path

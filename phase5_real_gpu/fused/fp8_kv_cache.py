@@ -14,9 +14,9 @@ from phase2_attention_kvcache.model.config import ModelConfig
 from phase3_paged_attention.paging import KVStorage
 from phase5_real_gpu.fused.store_kernel import store
 from phase5_real_gpu.kernels import TritonPagedKVCache
+from phase5_real_gpu.kernels.kernel_checks import FP8
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, capability
 
-FP8 = torch.float8_e4m3fn
 FP8_CAPABILITY = (8, 9)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, card_problem, require_triton
 
 COMPUTE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+FP8 = torch.float8_e4m3fn  # stored only: the attention kernels widen it to the queries' format
 
 
 def check_attention(
@@ -54,9 +55,10 @@ def check_cache(k_cache: Tensor, v_cache: Tensor) -> None:
         )
     if k_cache.stride() != v_cache.stride() or k_cache.stride(3) != 1:
         raise ValueError("k_cache and v_cache must lie alike in memory, each head's numbers side by side")
-    if k_cache.dtype != v_cache.dtype or not (k_cache.dtype in COMPUTE_DTYPES or _one_byte(k_cache)):
+    if k_cache.dtype != v_cache.dtype or k_cache.dtype not in (*COMPUTE_DTYPES, FP8):
         raise ValueError(
-            f"k_cache is {k_cache.dtype}, v_cache {v_cache.dtype}: use one of float32, float16, bfloat16 for both"
+            f"k_cache is {k_cache.dtype}, v_cache {v_cache.dtype}: use one of float32, float16, bfloat16, "
+            "float8_e4m3fn for both"
         )
     if k_cache.device != v_cache.device:
         raise ValueError(f"k_cache is on {k_cache.device}, v_cache on {v_cache.device}: move one of them")
@@ -70,14 +72,9 @@ def check_cache(k_cache: Tensor, v_cache: Tensor) -> None:
             raise ValueError(f"{name} {value} is out of range: the kernels take {least} to 256")
 
 
-def _one_byte(cache: Tensor) -> bool:
-    """Whether the cache's numbers take one byte. The attention kernels widen them to the queries' format."""
-    return cache.is_floating_point() and cache.element_size() == 1
-
-
 def check_new_tensor(name: str, tensor: Tensor, cache: Tensor) -> None:
-    """q, k or v: of a number format that computes, the cache's own unless that takes one byte, on its device."""
-    fitting = COMPUTE_DTYPES if _one_byte(cache) else (cache.dtype,)
+    """q, k or v: of a number format that computes, the cache's own unless that is fp8, on its device."""
+    fitting = COMPUTE_DTYPES if cache.dtype == FP8 else (cache.dtype,)
     if tensor.dtype not in fitting:
         raise ValueError(f"{name} is {tensor.dtype}, the cache {cache.dtype}: convert one of them")
     if tensor.device != cache.device:

@@ -84,6 +84,8 @@ def card_problem(dtype: torch.dtype) -> str | None:
         return f"{has}, Triton needs 7.5 or more"
     if dtype == torch.bfloat16 and capability < (8, 0):
         return f"{has}, bfloat16 needs 8.0 or more: use --dtype float16"
+    if dtype == torch.float8_e4m3fn and capability < (8, 9):
+        return f"{has}, an fp8 KV cache needs 8.9 or more: use a 16-bit one"
     return None
 
 

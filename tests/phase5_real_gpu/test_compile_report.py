@@ -92,7 +92,7 @@ def test_the_chapters_quote_the_compiler(compiled):
         row = f"| `num_stages={stages}` | {c.async_copies} | {c.buffers} | {c.shared // 1024} KiB | {c.registers} |"
         assert row in latency
     assert f"the effect of {decode.registers} registers" in latency
-    assert f"{decode.registers} per thread · 128" in latency
+    assert f"({decode.registers} in units of 8) · 128" in latency
     assert f"| {decode.shared // 1024} KiB, and 1 KiB reserved |" in latency
     assert decode.programs_per_multiprocessor == 3
     assert f"takes {prefill.registers} registers per thread" in texts["05-prefill"]

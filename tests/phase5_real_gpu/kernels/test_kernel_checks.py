@@ -42,6 +42,7 @@ ATTENTION = {
     "heads that do not divide": (lambda x: dict(q=x["q"][:, :3]), "3 query heads on 2 KV heads"),
     "too many queries a KV head": (lambda x: dict(q=x["q"].repeat(1, 33, 1)), "132 query heads on 2 KV heads.* 1 to 64"),
     "a cache in float64": (lambda x: {c: x[c].double() for c in CACHES}, "k_cache is torch.float64.*use one of"),
+    "a cache in another fp8": (lambda x: {c: x[c].to(torch.float8_e5m2) for c in CACHES}, "float8_e5m2.*use one of"),
     "keys and values in two formats": (
         lambda x: dict(v_cache=x["v_cache"].half()), "k_cache is torch.float32, v_cache torch.float16"),
     "keys and values of two shapes": (

@@ -54,6 +54,8 @@ def test_on_a_machine_without_triton():
         ((7, 5), torch.float16, None),
         ((7, 5), torch.bfloat16, "capability 7.5, bfloat16 needs 8.0 or more: use --dtype float16"),
         ((8, 0), torch.bfloat16, None),
+        ((8, 0), torch.float8_e4m3fn, "capability 8.0, an fp8 KV cache needs 8.9 or more: use a 16-bit one"),
+        ((8, 9), torch.float8_e4m3fn, None),
         ((10, 0), torch.bfloat16, None),
     ],
     ids=str,
