@@ -90,8 +90,9 @@ def test_a_second_download_and_an_answer_of_another_edition(tmp_path):
     hand_in(tmp_path, of("ada", MERGE))
     os.utime(tmp_path / "ada.submission.json", (1e9, 1e9))
     (tmp_path / "ada.submission (1).json").write_text(old.model_dump_json())
-    found, gone = submissions_in(tmp_path)
-    assert found.learner == gone.name == "ada" and COUNT in found.answers["p1e1_pairs"].cells
+    found, gone, older = submissions_in(tmp_path)
+    assert older.why == "older, and not graded: ada.submission.json"
+    assert found.learner == gone.name == older.name == "ada" and COUNT in found.answers["p1e1_pairs"].cells
     assert gone.why == "another edition of the course: this one has no p1e99_gone"
 
 
@@ -107,5 +108,8 @@ def test_the_name_of_the_file_or_folder_counts_and_of_several_files_the_newest(t
         (tmp_path / name).write_text("")
     ada, *unread, mallory = sorted(submissions_in(tmp_path), key=lambda found: getattr(found, "learner", "b"))
     assert (ada.learner, mallory.learner) == ("ada", "mallory") and COUNT in ada.answers["p1e1_pairs"].cells
+    (older,) = [one for one in unread if one.name == "ada"]
+    assert older.why == "older, and not graded: ada.submission.json, ada.submission.json, zoe.submission.json"
+    unread.remove(older)
     assert [one.name for one in unread] == ["ben.zip", "p1e1_pairs.ipynb"]
     assert {one.why for one in unread} == {"not a file of `lab submit`, nor a folder with one"}
