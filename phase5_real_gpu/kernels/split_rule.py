@@ -17,7 +17,7 @@ rule takes 29: one round of 1,152 tokens is near enough.
 
 Source of the idea: FlashAttention-3's split heuristic (hopper/heuristics.h), which weighs rounds in this way
 for contexts of equal length; counting the splits of each request covers unequal ones as well.
-FlashAttention-3 counts multiprocessors, not resident programs, and does not split if 80% of these have a program.
+FlashAttention-3 counts multiprocessors, not resident programs, and does not split once 80% of them have one.
 """
 
 from collections.abc import Sequence
