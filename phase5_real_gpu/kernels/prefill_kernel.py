@@ -154,6 +154,8 @@ def prefill_shape(
     elif not has_matrix_instructions(itemsize):  # then products need many more registers
         rows, warps = 16 if dims > 128 else 32, 8
     elif dims > 128 and capability() in SMALL_SHARED:
+        if queries_per_kv > 32:
+            raise ValueError(f"{queries_per_kv} query heads per KV head of {head_dim}: no room on this GPU")
         rows, warps = 32, 4  # 64 rows would take 100 KiB
     elif dims > 128 or (dims > 64 and (capability()[0] == 12 or (crowded and capability()[0] == 8))):
         rows, warps = 64, 8  # 128 rows spill there

@@ -324,7 +324,14 @@ def test_outputs_handed_out_earlier_do_not_change_later(tiny):
     assert all(out.token_ids == then for out, then in steps)
 
 
-def test_a_context_that_the_memory_does_not_hold(monkeypatch, tiny):
-    monkeypatch.setattr("phase4_scheduler.assembly.build.memory_bytes", lambda: 10_000)
-    with pytest.raises(ValueError, match=r"GiB of KV cache.*set max_model_len to .* or less, or num_blocks"):
+@pytest.mark.parametrize(
+    ("memory", "remedy"),
+    [
+        (10_000, "max_num_seqs or max_num_batched_tokens lower"),
+        (100_000, "max_model_len to [1-9]\\d* or less"),
+    ],
+)
+def test_a_context_that_the_memory_does_not_hold(monkeypatch, tiny, memory, remedy):
+    monkeypatch.setattr("phase4_scheduler.assembly.build.memory_bytes", lambda: memory)
+    with pytest.raises(ValueError, match=rf"GiB of KV cache.*set {remedy}, or num_blocks"):
         LLMEngine(tiny.model, None, EngineConfig(max_num_seqs=2))

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phase5_real_gpu.kernels import prefill_kernel
 from phase5_real_gpu.kernels.decode import tile_tokens
 from phase5_real_gpu.kernels.prefill_kernel import prefill_shape
 from tests.phase5_real_gpu.conftest import DTYPES
@@ -49,3 +50,11 @@ def test_lengths_around_whole_tiles_and_runs(lab, before, new):
     requests = [(tile + before, run + new), (0, 2 * run + new), (tile - run // 2, run + new)]
     case = lab.paged_case(requests, kv_heads=1, block_size=8, seed=1)
     case.assert_right(case.prefill())
+
+
+def test_a_shape_that_a_card_has_no_room_for_is_refused(monkeypatch):
+    monkeypatch.setattr(prefill_kernel, "INTERPRETED", False)
+    monkeypatch.setattr(prefill_kernel, "capability", lambda: (8, 9))
+    assert prefill_shape(32, 256, 2)[0] == 32
+    with pytest.raises(ValueError, match="64 query heads per KV head of 256: no room on this GPU"):
+        prefill_shape(64, 256, 2)
