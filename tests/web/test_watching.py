@@ -39,6 +39,7 @@ def test_a_running_server_step_by_step(piece_on, open_page, address):
     with running_server("--dtype", "float32", "--enable-step-events", *origins, *options) as server:
         reader = threading.Thread(target=listen, args=(server, events))
         reader.start()
+        piece.get_by_text("your own engine", exact=True).click()
         piece.get_by_label("address of a running server").fill(server.address)
         with page.expect_response(f"{server.address}/events"):  # it listens, and does not only say so
             piece.locator('[data-do="watch"]').click()
@@ -80,6 +81,7 @@ def test_a_running_server_step_by_step(piece_on, open_page, address):
 def test_where_no_server_is_one_line_says_what_to_do(piece_on, open_page):
     _, piece = piece_on("scheduler", "replay")
     before = shown(piece, "step")
+    piece.get_by_text("your own engine", exact=True).click()
     for nowhere in ("http://127.0.0.1:9", "gizmo://"):
         piece.get_by_label("address of a running server").fill(nowhere)
         piece.locator('[data-do="watch"]').click()
