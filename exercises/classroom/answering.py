@@ -102,9 +102,7 @@ def result_of(name: str, cells: list[str], isolated: bool) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # an answer may send it, and the next one is still to be judged
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an answer may send it: the next is still to be judged
     print("ready", flush=True)
     for name, cells in json.load(sys.stdin).items():
         print(json.dumps(result_of(name, cells, isolated=sys.argv[1] == "isolated")), flush=True)

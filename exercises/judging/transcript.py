@@ -49,9 +49,11 @@ class Player:
         self.results = results
 
     def event(self, work: Callable[[], Any]) -> Any:
-        for result in self.results:
-            return result
-        raise NotYet("transcript-ends", "The answer ended before the grader had seen all of its results.")
+        try:
+            return next(self.results)
+        except StopIteration:
+            says = "The answer ended before the grader had seen all of its results."
+            raise NotYet("transcript-ends", says) from None
 
 
 current: Recorder | Player | None = None

@@ -5,8 +5,9 @@ A decode step reads every weight once and multiplies it with few rows, so its fl
     bytes = outputs * inputs * bits / 8  +  scales and zero points  +  (inputs + outputs) * 2 a row
 
 For [1, 4096] x [4096, 4096] in 4 bits with zero points that is 10.0 MB instead of 33.6 MB: floors of 2.1 us and 7.0 us at the
-4.8 TB/s of an H200. The time itself is not measured; with one warp for each scheduler unpacking may be the limit. Weights must never be written anywhere as floats, or the saving is gone. So a program loads codes,
-widens them in its registers, and hands them to the matrix units right away:
+4.8 TB/s of an H200. The time itself is not measured; with one warp for each scheduler unpacking may be the limit.
+Weights must never be written anywhere as floats, or the saving is gone. So a program loads codes, widens them in its registers,
+and hands them to the matrix units right away:
 
     bytes [OUTPUTS, COLUMNS] -> codes -> (code - zero) * scale -> 16 bits -> dot with x [ROWS, COLUMNS]
 
@@ -128,8 +129,9 @@ def quantized_gemm(x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | Non
         return out
     bits = 8 if codes.dtype == torch.int8 else 4
     # Few outputs a program, so that a decode step has programs for all multiprocessors: with 4,096 outputs one each. If it
-    # waits for memory (not measured), more loads on their way help, so each keeps 24 KiB of codes on their way: six tiles of 32 x 128 bytes. With many rows more outputs,
-    # so that a weight that was widened is used more often. Without matrix units such tiles do not fit into registers.
+    # waits for memory (not measured), more loads on their way help, so each keeps 24 KiB of codes on their way: six tiles of
+    # 32 x 128 bytes. With many rows more outputs, so that a weight that was widened is used more often. Without matrix units
+    # such tiles do not fit into registers.
     rows, outputs, columns, stages = 16, 32, 64, 3
     if has_matrix_instructions(x.element_size()):
         rows, outputs, columns, stages = (64, 64, 64, 3) if num_rows > 16 else (16, 32, 128, 7)
