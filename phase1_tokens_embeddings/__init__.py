@@ -1,1 +1,1 @@
-import labkit  # noqa: F401 - before torch: it says how threads wait
+import labkit

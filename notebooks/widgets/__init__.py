@@ -11,9 +11,3 @@ from web.pieces.piece import Piece
 from web.pieces.replay import Recording, replay_piece
 from web.pieces.splits import splits_piece
 from web.pieces.tokens import tokenizer_piece
-
-__all__ = [
-    "Decoding", "FewerBits", "Guesses", "Piece", "Recording", "allocator_piece", "attention_piece", "bits_piece",
-    "decoding_piece", "play_operations", "replay_piece", "show_bars", "show_figure", "show_lines", "show_table",
-    "splits_piece", "tokenizer_piece",
-]  # fmt: skip

@@ -5,5 +5,3 @@ It attaches nowhere: a caller renders its messages and hands the text to a token
 
 from phase1_tokens_embeddings.chat.chat_settings import chat_settings_of_folder, chat_settings_of_gguf
 from phase1_tokens_embeddings.chat.chat_template import ChatTemplate
-
-__all__ = ["ChatTemplate", "chat_settings_of_folder", "chat_settings_of_gguf"]

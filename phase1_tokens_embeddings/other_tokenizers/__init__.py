@@ -6,5 +6,3 @@ It attaches behind the protocol `Tokenizer` (`tokens/stream_decoder.py`): `Libra
 
 from phase1_tokens_embeddings.other_tokenizers.gguf_vocabulary import from_gguf_vocabulary, to_gguf_vocabulary
 from phase1_tokens_embeddings.other_tokenizers.library_tokenizer import LibraryTokenizer, read_tokenizer
-
-__all__ = ["LibraryTokenizer", "from_gguf_vocabulary", "read_tokenizer", "to_gguf_vocabulary"]

@@ -2,5 +2,3 @@
 
 from phase1_tokens_embeddings.tokens.stream_decoder import StopStrings, StreamDecoder, Tokenizer
 from phase1_tokens_embeddings.tokens.tokenizer import END_OF_TEXT, BPETokenizer
-
-__all__ = ["END_OF_TEXT", "BPETokenizer", "StopStrings", "StreamDecoder", "Tokenizer"]

@@ -14,26 +14,3 @@ from phase1_tokens_embeddings.weights.memory_math import (
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES, ModelShape, find_shape, read_shape
 from phase1_tokens_embeddings.weights.safetensors_file import checkpoint_files, read_safetensors_header
 from phase1_tokens_embeddings.weights.weight_formats import PRECISIONS, find_precision, weight_bytes
-
-__all__ = [
-    "CARDS",
-    "GB",
-    "GIB",
-    "PRECISIONS",
-    "SHAPES",
-    "Card",
-    "ModelShape",
-    "bytes_for_kv",
-    "checkpoint_files",
-    "find_card",
-    "find_precision",
-    "find_shape",
-    "kv_bytes_per_token",
-    "kv_of_text",
-    "kv_per_token",
-    "read_gguf_header",
-    "read_safetensors_header",
-    "read_shape",
-    "users_that_fit",
-    "weight_bytes",
-]

@@ -7,8 +7,3 @@ from phase2_attention_kvcache.model.layers import KVCache
 from phase2_attention_kvcache.model.sampling import BadLogitsError, SampledTokens, Sampler
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
-
-__all__ = [
-    "GPT2_124M", "BadLogitsError", "ContiguousKVCache", "Generation", "KVCache", "ModelConfig", "NoCache", "SampledTokens",
-    "Sampler", "SamplingParams", "Transformer", "causal_attention", "generate_cached", "generate_naive",
-]  # fmt: skip

@@ -7,20 +7,3 @@ from phase3_paged_attention.paging.cpu_decode import compiled_kernel, switch_off
 from phase3_paged_attention.paging.kv_storage import KVStorage
 from phase3_paged_attention.paging.paged_attention import paged_attention_loops, paged_attention_vectorised
 from phase3_paged_attention.paging.paged_kv_cache import PagedCache, PagedKVCache, StepLayout, pad_tables
-
-__all__ = [
-    "BlockAllocator",
-    "BlockManager",
-    "BlockTable",
-    "KVStorage",
-    "PagedCache",
-    "PagedKVCache",
-    "PhysicalBlock",
-    "StepLayout",
-    "compiled_kernel",
-    "hash_block",
-    "pad_tables",
-    "paged_attention_loops",
-    "paged_attention_vectorised",
-    "switch_off_compiled_kernel",
-]

@@ -6,17 +6,3 @@ from phase3_paged_attention.sharing.quantized_storage import QuantizedKVStorage
 from phase3_paged_attention.sharing.recording import BlockJournal, CacheStats, RecordingBlockManager, recorded
 from phase3_paged_attention.sharing.sliding_window import WindowedBlockManager, widest_window
 from phase3_paged_attention.sharing.swap import SwappingBlockManager
-
-__all__ = [
-    "BlockCopy",
-    "BlockJournal",
-    "CacheStats",
-    "ForkingBlockManager",
-    "QuantizedKVStorage",
-    "RecordingBlockManager",
-    "SwapSpace",
-    "SwappingBlockManager",
-    "WindowedBlockManager",
-    "recorded",
-    "widest_window",
-]

@@ -1,5 +1,3 @@
 """How long prompts and answers are."""
 
 from phase3_paged_attention.traffic.patterns import MIX, PATTERNS, TrafficPattern
-
-__all__ = ["MIX", "PATTERNS", "TrafficPattern"]

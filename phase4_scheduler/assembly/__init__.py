@@ -8,7 +8,3 @@ from phase4_scheduler.assembly.build import (
     split_settings,
 )
 from phase4_scheduler.assembly.feature import Feature, find_features
-
-__all__ = [
-    "Feature", "build_core", "find_features", "load_engine", "load_model", "load_tokenizer", "split_settings",
-]  # fmt: skip

@@ -13,5 +13,3 @@ the model's tree of modules. Without it the engine runs the model as it is, with
 
 from phase4_scheduler.cpu.backend import prepare
 from phase4_scheduler.cpu.runner import CPURunner
-
-__all__ = ["CPURunner", "prepare"]

@@ -7,9 +7,3 @@ from phase4_scheduler.engine.model_runner import ModelRunner, Sampled, StepBatch
 from phase4_scheduler.engine.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from phase4_scheduler.engine.request import Request, RequestStatus
 from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerOutput
-
-__all__ = [
-    "CompletionOutput", "EngineConfig", "EngineCore", "EngineDeadError", "LLMEngine", "ModelRunner", "Request",
-    "RequestMetrics", "RequestOutput", "RequestStatus", "Sampled", "Scheduled", "Scheduler", "SchedulerConfig",
-    "SchedulerOutput", "StepBatch",
-]  # fmt: skip

@@ -14,10 +14,3 @@ from phase4_scheduler.simulator.traffic import (
     read_trace,
 )
 from phase4_scheduler.simulator.virtual_time import Run, simulate
-
-__all__ = [
-    "ROUTERS", "Calls", "ComputedCost", "FleetRun", "Job", "KernelTable", "Latency", "LinearCost", "ParallelCost", "ReplicaConfig",
-    "RequestRecord", "Run", "Served", "StepSize",
-    "TrafficRequest", "draw_traffic", "find_cost", "find_interconnect", "percentiles", "read_trace",
-    "serve_continuously", "serve_fleet", "serve_statically", "simulate", "step_traffic", "summarise",
-]  # fmt: skip

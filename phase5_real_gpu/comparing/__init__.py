@@ -2,5 +2,3 @@
 
 from phase5_real_gpu.comparing.causes import CAUSES, find_causes
 from phase5_real_gpu.comparing.comparison import compare, imagine
-
-__all__ = ["CAUSES", "compare", "find_causes", "imagine"]

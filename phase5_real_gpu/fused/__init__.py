@@ -2,5 +2,3 @@
 
 from phase5_real_gpu.fused.fp8_kv_cache import FP8PagedKVCache
 from phase5_real_gpu.fused.quantized_gemm import quantized_gemm
-
-__all__ = ["FP8PagedKVCache", "quantized_gemm"]

@@ -4,5 +4,3 @@ from phase5_real_gpu.kernels.decode import paged_decode
 from phase5_real_gpu.kernels.prefill_kernel import paged_prefill
 from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
 from phase5_real_gpu.kernels.write_kv_kernel import write_kv
-
-__all__ = ["TritonPagedKVCache", "paged_decode", "paged_prefill", "write_kv"]

@@ -3,5 +3,3 @@
 from phase5_real_gpu.ladder import first_kernels
 from phase5_real_gpu.ladder.counted_loads import count_loads
 from phase5_real_gpu.ladder.ladder_rungs import LADDER, Rung, run_rung
-
-__all__ = ["LADDER", "Rung", "count_loads", "first_kernels", "run_rung"]

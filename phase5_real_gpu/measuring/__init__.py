@@ -5,14 +5,3 @@ from phase5_real_gpu.measuring.measurements import Limits, Measurement
 from phase5_real_gpu.measuring.memory_step import step_bytes
 from phase5_real_gpu.measuring.reference_files import Reference, find_reference, read_reference
 from phase5_real_gpu.measuring.timing import time_call
-
-__all__ = [
-    "Limits",
-    "Measurement",
-    "Reference",
-    "find_reference",
-    "measure_limits",
-    "read_reference",
-    "step_bytes",
-    "time_call",
-]

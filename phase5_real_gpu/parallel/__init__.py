@@ -3,5 +3,3 @@
 from phase5_real_gpu.parallel.executor import MultiprocExecutor
 from phase5_real_gpu.parallel.placement import Place, check_split
 from phase5_real_gpu.parallel.sharded_model import ShardedTransformer
-
-__all__ = ["MultiprocExecutor", "Place", "ShardedTransformer", "check_split"]

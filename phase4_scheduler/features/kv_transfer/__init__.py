@@ -10,5 +10,3 @@ Read: connector.py, scheduler.py, core.py.
 from phase4_scheduler.features.kv_transfer.connector import KVConnector, KVTransferParams
 from phase4_scheduler.features.kv_transfer.core import KVTransfer, KVTransferCore
 from phase4_scheduler.features.kv_transfer.scheduler import KVTransferScheduler
-
-__all__ = ["KVConnector", "KVTransfer", "KVTransferCore", "KVTransferParams", "KVTransferScheduler"]

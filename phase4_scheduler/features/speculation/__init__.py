@@ -12,8 +12,3 @@ from phase4_scheduler.features.speculation.core import SpecDecodingStats, Specul
 from phase4_scheduler.features.speculation.proposers import NgramProposer, Proposer
 from phase4_scheduler.features.speculation.rejection_sampler import verify_drafts
 from phase4_scheduler.features.speculation.scheduler import PADDING, Speculated, SpeculativeScheduler
-
-__all__ = [
-    "PADDING", "NgramProposer", "Proposer", "SpecDecodingStats", "Speculated", "Speculation", "SpeculativeConfig",
-    "SpeculativeCore", "SpeculativeScheduler", "verify_drafts",
-]  # fmt: skip

@@ -13,5 +13,3 @@ from phase4_scheduler.features.structured_output.params import (
     StructuredOutputsParams,
     StructuredSamplingParams,
 )
-
-__all__ = ["GrammarCompiler", "StructuredOutput", "StructuredOutputsParams", "StructuredSamplingParams"]

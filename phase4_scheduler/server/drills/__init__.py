@@ -6,8 +6,3 @@ from phase4_scheduler.server.drills.load import Load, Users, plain
 from phase4_scheduler.server.drills.playing import Drill, DrillRun, Fault, Stage, warm_server
 from phase4_scheduler.server.drills.promql import number, query
 from phase4_scheduler.server.drills.recording import Recording, Scraper
-
-__all__ = [
-    "DRILLS", "QUERIES", "Cause", "Check", "Drill", "DrillRun", "Fault", "Findings", "Load", "Moments", "Recording", "Scraper",
-    "Stage", "Users", "investigate", "number", "plain", "query", "warm_server",
-]  # fmt: skip
