@@ -1,6 +1,6 @@
 """What attaches to the core of this phase (`model/`): two tables. A feature that is deleted takes its rows along."""
 
-import labkit
+import labkit  # before torch: it says how threads wait
 
 CHECKPOINT_FORMATS = {
     ".gguf": "phase2_attention_kvcache.quantization.gguf_checkpoint",

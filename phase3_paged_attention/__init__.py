@@ -1,1 +1,1 @@
-import labkit
+import labkit  # before torch: it says how threads wait
