@@ -50,15 +50,11 @@ class SafetensorsHeader:
 
     Attributes:
         tensors: name -> TensorEntry, in the order of the data.
-        metadata: free text of the writer, such as {"format": "pt"}.
         header_bytes: size of the JSON. The data begins at `8 + header_bytes`.
-        file_bytes: size of the whole file.
     """
 
     tensors: dict[str, TensorEntry]
-    metadata: dict[str, str]
     header_bytes: int
-    file_bytes: int
 
     @property
     def data_start(self) -> int:
@@ -98,12 +94,12 @@ def read_safetensors_header(path: str | Path) -> SafetensorsHeader:
         raise ValueError(
             f"{visible(path)} cannot be read ({error.strerror}): check its permissions"
         ) from None
-    metadata = document.pop("__metadata__", None) or {}
+    document.pop("__metadata__", None)  # free text of the writer, such as {"format": "pt"}
     tensors = {
         name: TensorEntry(entry["dtype"], tuple(entry["shape"]), tuple(entry["data_offsets"]))
         for name, entry in sorted(document.items(), key=lambda item: item[1]["data_offsets"])
     }
-    return SafetensorsHeader(tensors, metadata, header_bytes, file_bytes)
+    return SafetensorsHeader(tensors, header_bytes)
 
 
 def checkpoint_files(folder: str | Path) -> list[Path]:

@@ -15,8 +15,6 @@ So its bits per weight depend on the model, and can only be found by going throu
 Source: `llama-quant.cpp` (which tensor gets which type) and `ggml-common.h` (the blocks) of llama.cpp.
 """
 
-from collections import Counter
-
 from phase1_tokens_embeddings.weights.gguf_file import GGML_TYPES, BlockType
 from phase1_tokens_embeddings.weights.model_shapes import ModelShape, TensorSpec
 
@@ -91,11 +89,3 @@ def weight_bytes(shape: ModelShape, precision: str) -> int:
     """
     precision = find_precision(precision)
     return sum(tensor_bytes(t, shape, precision) for t in shape.tensors())
-
-
-def q4_k_m_mix(shape: ModelShape) -> dict[str, int]:
-    """Weights per block type under Q4_K_M, the largest first."""
-    mix: Counter[str] = Counter()
-    for t in shape.tensors():
-        mix[q4_k_m_type(t, shape)] += t.size
-    return dict(mix.most_common())

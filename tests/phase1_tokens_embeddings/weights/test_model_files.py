@@ -8,17 +8,12 @@ import tracemalloc
 import gguf
 import numpy as np
 import pytest
-import safetensors
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from safetensors.torch import save
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights.gguf_file import read_gguf_header
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf, write_out
-from phase1_tokens_embeddings.weights.model_box import missing_keys, open_gguf, open_safetensors, part_of
+from phase1_tokens_embeddings.weights.model_box import open_gguf, open_safetensors, part_of
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES
 from phase1_tokens_embeddings.weights.safetensors_file import (
     checkpoint_files,
@@ -47,34 +42,6 @@ def with_header(header, data=b"") -> bytes:
 # ------------------------------------------------------------------ safetensors
 
 
-@given(
-    tensors=st.dictionaries(
-        st.text(min_size=1, max_size=8).filter(lambda s: s != "__metadata__"),
-        st.tuples(
-            st.sampled_from(
-                [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
-            ),
-            st.lists(st.integers(0, 4), max_size=4),
-        ),
-        max_size=5,
-    ),
-    metadata=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),
-)
-def test_safetensors_header_agrees_with_the_package(tmp_path, tensors, metadata):
-    raw = save(
-        {name: torch.zeros(shape, dtype=dtype) for name, (dtype, shape) in tensors.items()}, metadata or None
-    )
-    header = read_safetensors_header(write(tmp_path / "x.safetensors", raw))
-    theirs = dict(safetensors.deserialize(raw))
-    assert set(header.tensors) == set(theirs)
-    for name, entry in header.tensors.items():
-        assert (entry.dtype, list(entry.shape)) == (theirs[name]["dtype"], theirs[name]["shape"])
-        start = header.data_start + entry.offsets[0]
-        assert raw[start : start + entry.nbytes] == bytes(theirs[name]["data"])
-    assert header.metadata == metadata
-    assert header.file_bytes == len(raw)
-
-
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
@@ -82,12 +49,9 @@ def test_safetensors_header_agrees_with_the_package(tmp_path, tensors, metadata)
         (struct.pack("<Q", 2**60) + b"{}", "announces a header of 1152921504606846976 bytes"),
         (struct.pack("<Q", 2**64 - 1) + b"{}", "announces a header"),
         (with_header({"a": U8}, b"12")[:-20], "announces a header"),
-        (with_header({"a": U8}, b"1"), "sound safetensors"),
         (with_header(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"), "sound safetensors"),
         (with_header(b'{"\\ud800":%b}' % json.dumps(U8).encode(), b"12"), "sound safetensors"),
         (with_header({"a": U8 | {"dtype": "I4"}}, b"12"), "unknown variant `I4`"),
-        (with_header({"a": U8 | {"shape": [2**40] * 100_000}}, b"12"), "sound safetensors"),
-        (with_header({"a": U8, "b": U8}, b"12"), "sound safetensors"),
         (with_header({"\n\x1b[2Jerror: \u202e" * 1000: U8 | {"shape": [3]}}, b"12"), "sound safetensors"),
     ],
     ids=by_message,
@@ -203,34 +167,6 @@ def test_gguf_header_agrees_with_the_package(tmp_path):
     assert header.metadata["x.bools"].dtype == bool and header.metadata["x.text"] == "naïve"
 
 
-def test_gpt2_as_gguf_holds_the_same_numbers_under_the_names_of_the_package(tmp_path, gpt2_folder):
-    write_gguf(gpt2_folder, tmp_path / "x.gguf")
-    header = read_gguf_header(tmp_path / "x.gguf")
-    same_as_the_package(tmp_path / "x.gguf", header)
-    theirs = {
-        t.name: np.array(t.data, dtype=np.float32) for t in gguf.GGUFReader(tmp_path / "x.gguf").tensors
-    }
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GPT2, 2)
-    model = GPT2LMHeadModel.from_pretrained(gpt2_folder, dtype=torch.float32)
-    expected = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}  # tied
-    assert len(theirs) == len(expected)
-    for name, tensor in expected.items():
-        conv1d = any(part in name for part in ("c_attn.weight", "c_proj.weight", "c_fc.weight"))
-        array = tensor.T if conv1d else tensor
-        np.testing.assert_allclose(
-            theirs[names.get_name(name, (".weight", ".bias"))], array.numpy(), atol=1e-7, err_msg=name
-        )
-    tokenizer = BPETokenizer.from_file(gpt2_folder / "tokenizer.json")
-    rows = model.config.vocab_size  # llama.cpp wants a token for each
-    assert len(header.metadata["tokenizer.ggml.tokens"]) == rows > tokenizer.vocab_size
-    assert len(header.metadata["tokenizer.ggml.merges"]) == len(tokenizer.merges)
-    assert header.metadata["tokenizer.ggml.eos_token_id"] == tokenizer.eos_token_id
-    assert (
-        header.metadata["gpt2.attention.head_count"] == 3
-        and header.metadata["gpt2.feed_forward_length"] == 96
-    )
-
-
 def test_another_family_is_not_written(tmp_path, gpt2_folder):
     folder = shutil.copytree(gpt2_folder, tmp_path / "other")
     (folder / "config.json").write_text(json.dumps({"model_type": "t5"}))
@@ -317,7 +253,6 @@ def test_a_gguf_file_without_tensors_as_the_package_writes_it(tmp_path, alignmen
     header = read_gguf_header(tmp_path / "x.gguf")
     assert header.metadata["tokenizer.ggml.tokens"] == ["a", "bc"] and not header.tensors
     assert header.data_start == header.file_bytes == (tmp_path / "x.gguf").stat().st_size
-    assert missing_keys(header) == ["gpt2.block_count"]
 
 
 # ------------------------------------------------------------------ the box and the sizes
@@ -342,9 +277,7 @@ def test_boxes_of_both_formats_hold_the_same_model(tmp_path, gpt2_folder):
     ours, theirs = open_safetensors(checkpoint_files(gpt2_folder)), open_gguf(tmp_path / "x.gguf")
     assert ours.parameters == theirs.parameters
     assert ours.vocabulary + 3 == theirs.vocabulary  # GGUF has a token for each row of the table
-    assert ours.architecture == theirs.architecture == "gpt2"
-    for name, value in theirs.hyperparameters.items():
-        assert ours.hyperparameters[name] == value
+    assert ours.shape == theirs.shape
     assert ours.total_bytes == sum(
         f.stat().st_size for f in gpt2_folder.iterdir() if f.name != "generation_config.json"
     )
