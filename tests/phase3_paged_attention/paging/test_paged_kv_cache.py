@@ -1,16 +1,13 @@
 """Attention over scattered blocks: every reading equals plain attention, and unused memory cannot matter."""
 
 import math
-from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phase2_attention_kvcache.model.caches import AttentionRule, NoCache
-from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import (
     BlockManager,
@@ -22,116 +19,12 @@ from phase3_paged_attention.paging import (
     paged_attention_loops,
     paged_attention_vectorised,
 )
-from tests.properties import contrasted, plain_attention, rules, with_rules
+from phase3_paged_attention.paging.kv_storage import stored_bits
+from tests.paged_case import PagedCase, assert_near, bits, model_config
+from tests.properties import contrasted, rules
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 needs_kernel = pytest.mark.skipif(compiled_kernel() is None, reason="needs numba")
-
-
-def make_config(num_heads, num_kv_heads, head_dim, num_layers=1, **changes):
-    settings = dict(
-        name="test", family="llama", vocab_size=97, d_model=32, num_layers=num_layers, num_heads=num_heads,
-        num_kv_heads=num_kv_heads, head_dim=head_dim, d_ff=48, max_context=256, tied=True, attention_bias=False,
-        mlp_bias=False,
-    ) | changes  # fmt: skip
-    return ModelConfig(**settings)
-
-
-@dataclass
-class Step:
-    """A step's requests in blocks drawn from all over a memory full of NaN.
-
-    Where a window has left blocks behind, tables have the null block, as the block manager leaves it: NaN, too.
-    """
-
-    query_lens: list[int]
-    context_lens: list[int]
-    tables: list[list[int]]
-    num_blocks: int
-    block_size: int
-    q: torch.Tensor
-    keys: list[torch.Tensor]  # of each request, all its tokens
-    values: list[torch.Tensor]
-    rule: AttentionRule
-
-    @classmethod
-    def make(cls, lens, block_size, heads, kv_heads, dim, dtype, seed, scale=1.0, rule=None):
-        """lens: (tokens computed before, new tokens) of each request."""
-        torch.manual_seed(seed)
-        query_lens, context_lens = [n for _, n in lens], [p + n for p, n in lens]
-        needed = [-(-c // block_size) for c in context_lens]
-        num_blocks = sum(needed) + 4
-        order = (torch.randperm(num_blocks - 1) + 1).tolist()  # any block but the null block
-        tables = [[order.pop() for _ in range(n)] for n in needed]
-        q = (scale * torch.randn(sum(query_lens), heads, dim)).to(dtype)
-        keys, values = ([torch.randn(c, kv_heads, dim).to(dtype) for c in context_lens] for _ in range(2))
-        rule = rule or AttentionRule(dim**-0.5)
-        for table, (past, _) in zip(tables, lens):
-            skipped = rule.first_seen(past) // block_size
-            table[:skipped] = [0] * skipped
-        return cls(query_lens, context_lens, tables, num_blocks, block_size, q, keys, values, rule)
-
-    def slots(self, request, first=0):
-        size = self.block_size
-        return [
-            self.tables[request][t // size] * size + t % size
-            for t in range(first, self.context_lens[request])
-        ]
-
-    def starts(self):
-        """First new token of each request."""
-        return [c - n for c, n in zip(self.context_lens, self.query_lens)]
-
-    def blocks(self):
-        """All tokens written that have a block: k_cache, v_cache."""
-        shape = (self.num_blocks, self.block_size, *self.keys[0].shape[1:])
-        caches = [torch.full(shape, math.nan, dtype=self.q.dtype) for _ in range(2)]
-        for cache, texts in zip(caches, (self.keys, self.values)):
-            for i, text in enumerate(texts):
-                first = self.held_from(i)
-                cache.view(-1, *shape[2:])[self.slots(i, first)] = text[first:]
-        return caches
-
-    def held_from(self, request):
-        """The first token that is in a block of its own."""
-        return self.tables[request].count(0) * self.block_size
-
-    def layout(self):
-        slots = [s for i, first in enumerate(self.starts()) for s in self.slots(i, first)]
-        return StepLayout(self.query_lens, self.context_lens, self.tables, torch.tensor(slots))
-
-    def fill(self, cache, layer=0):
-        """Write what was computed before this step, and NaN everywhere else."""
-        cache.storage.data.fill_(math.nan)
-        for i, first in enumerate(self.starts()):
-            held = self.held_from(i)
-            slots = self.slots(i, held)[: first - held]
-            for blocks, text in (
-                (cache.storage.k_cache, self.keys[i]),
-                (cache.storage.v_cache, self.values[i]),
-            ):
-                blocks[layer].view(-1, *text.shape[1:])[slots] = text[held:first]
-
-    def new(self, texts):
-        """The new tokens' part of keys or values, flat."""
-        return torch.cat([text[first:] for text, first in zip(texts, self.starts())])
-
-    def expected(self):
-        rows, out = 0, []
-        for n, keys, values in zip(self.query_lens, self.keys, self.values):
-            out.append(plain_attention(self.q[rows : rows + n], keys, values, self.rule))
-            rows += n
-        return torch.cat(out)
-
-    def padded_tables(self, fill=0):
-        width = max(map(len, self.tables)) + 2
-        return torch.tensor([t + [fill] * (width - len(t)) for t in self.tables], dtype=torch.int32)
-
-
-def assert_close(got, expected, dtype=torch.float32):
-    got = got.double().numpy() if isinstance(got, torch.Tensor) else np.asarray(got, dtype=np.float64)
-    np.testing.assert_allclose(got, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 
 heads = st.tuples(st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 3, 4, 7, 8, 16]))  # KV heads, group
@@ -147,38 +40,41 @@ requests = st.lists(request, min_size=1, max_size=6)
 seeds = st.integers(0, 2**31)
 
 
+def make(lens, size, heads, dim, seed, rule=None, **more) -> PagedCase:
+    """A step in blocks. lens: (tokens before, new tokens) of each request. heads: KV heads, and query heads on each."""
+    of_rule = rule._asdict() if rule else {}
+    return PagedCase.of(
+        lens, kv_heads=heads[0], group=heads[1], dim=dim, block_size=size, seed=seed, **of_rule, **more
+    )
+
+
 @given(lens=requests, size=block_sizes, heads=heads, seed=seeds)
 @settings(max_examples=25)
 def test_loops(lens, size, heads, seed):
-    step = Step.make(
-        [(p, 1) for p, _ in lens[:2]], size, heads[0] * heads[1], heads[0], 8, torch.float32, seed
-    )
-    k_cache, v_cache = (c.tolist() for c in step.blocks())
+    case = make([(p, 1) for p, _ in lens[:2]], size, heads, 8, seed)
+    k_cache, v_cache = case.k_cache.tolist(), case.v_cache.tolist()
     out = [
-        paged_attention_loops(step.q[i].tolist(), k_cache, v_cache, table, context_len)
-        for i, (table, context_len) in enumerate(zip(step.tables, step.context_lens))
+        paged_attention_loops(q.tolist(), k_cache, v_cache, table, context_len)
+        for q, table, context_len in zip(case.q, case.tables, case.context_lens)
     ]
-    assert_close(out, step.expected())
+    case.assert_right(torch.tensor(out))
 
 
 @given(lens=requests, size=block_sizes, heads=heads, dim=dims, seed=seeds)
 @settings(max_examples=40)
 def test_vectorised(lens, size, heads, dim, seed):
-    step = Step.make(lens, size, heads[0] * heads[1], heads[0], dim, torch.float32, seed)
-    out = paged_attention_vectorised(
-        step.q, *step.blocks(), step.padded_tables(), step.query_lens, step.context_lens
-    )
-    assert_close(out, step.expected())
+    case = make(lens, size, heads, dim, seed)
+    step = case.q, case.k_cache, case.v_cache, case.block_tables(), case.query_lens, case.context_lens
+    case.assert_right(paged_attention_vectorised(*step))
 
 
-def decode_compiled(step, num_splits):
-    bits = [c.view(torch.uint16) if c.dtype == torch.bfloat16 else c for c in step.blocks()]
-    out = torch.full(step.q.shape, math.nan)
+def decode_compiled(case, num_splits):
     from phase3_paged_attention.compiled.cpu_kernel import as_numbers
 
+    out = torch.full(case.q.shape, math.nan)
     compiled_kernel()(
-        step.q.float().numpy(), *(b.numpy() for b in bits), step.padded_tables().numpy(),
-        np.array(step.context_lens, dtype=np.int32), *as_numbers(step.rule), num_splits, out.numpy(),
+        case.q.float().contiguous().numpy(), stored_bits(case.k_cache), stored_bits(case.v_cache), case.block_tables().numpy(),
+        case.lens().numpy(), *as_numbers(AttentionRule(case.scale, case.window, case.softcap)), num_splits, out.numpy(),
     )  # fmt: skip
     return out
 
@@ -190,29 +86,27 @@ def decode_compiled(step, num_splits):
 )  # fmt: skip
 @settings(max_examples=40)
 def test_compiled_kernel(dtype, lens, size, heads, dim, rule, seed, num_splits):
-    lens = [(p, 1) for p, _ in lens]
-    step = Step.make(lens, size, heads[0] * heads[1], heads[0], dim, DTYPES[dtype], seed, rule=rule)
-    out = decode_compiled(step, num_splits)
-    assert_close(out, step.expected())  # inside, all is float32: no more than the inputs is rounded
+    case = make([(p, 1) for p, _ in lens], size, heads, dim, seed, rule, dtype=DTYPES[dtype])
+    # Inside, all is float32: no more than the inputs is rounded.
+    assert_near(decode_compiled(case, num_splits), case.expected())
 
 
 @needs_kernel
 def test_compiled_kernel_with_scores_far_apart():
     """exp of these scores would overflow: the largest has to be taken off, within parts and between them."""
-    step = Step.make([(40, 1), (7, 1)], 4, 2, 1, 16, torch.float32, seed=1, scale=300.0)
+    case = make([(40, 1), (7, 1)], 4, (1, 2), 16, seed=1, stretch=300.0)
     for num_splits in range(1, 6):
-        np.testing.assert_allclose(decode_compiled(step, num_splits).numpy(), step.expected(), atol=2e-3)
+        assert_near(decode_compiled(case, num_splits), case.expected(), 2e-3)
 
 
-def attend(step, dtype, compiled, layer=0, num_layers=1):
-    _, kv_heads, dim = step.keys[0].shape
-    plain = AttentionRule(step.rule.scale, None, step.rule.softcap)
-    rules = [step.rule if i == layer else plain for i in range(num_layers)]
-    config = with_rules(make_config(step.q.shape[1], kv_heads, dim), rules)
-    cache = PagedKVCache(config, step.num_blocks, step.block_size, dtype, use_kernel=compiled)
-    step.fill(cache, layer)
-    cache.begin_step(step.layout())
-    return cache, cache.attend(layer, step.q, step.new(step.keys), step.new(step.values))
+def attend(case, compiled):
+    """The new tokens through the second layer of a cache that holds the others, and NaN everywhere else."""
+    cache = PagedKVCache(case.config, case.num_blocks, case.block_size, case.dtype, use_kernel=compiled)
+    cache.storage.data.fill_(math.nan)
+    for ours, blocks in zip((cache.storage.k_cache, cache.storage.v_cache), (case.k_cache, case.v_cache)):
+        ours[1].copy_(blocks)
+    cache.begin_step(case.layout())
+    return cache, cache.attend(1, case.q, *map(case.new, case.given))
 
 
 @pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
@@ -222,24 +116,23 @@ def attend(step, dtype, compiled, layer=0, num_layers=1):
 @settings(max_examples=40)
 def test_paged_cache(compiled, lens, size, heads, dim, dtype, rule, seed):
     """Beside a layer that sees everything: it must not be told how far the other one looks."""
-    dtype = DTYPES[dtype]
-    step = Step.make(lens, size, heads[0] * heads[1], heads[0], dim, dtype, seed, rule=rule)
-    cache, out = attend(step, dtype, compiled, layer=1, num_layers=2)
-    assert out.dtype == dtype
-    assert_close(out, step.expected(), dtype)
+    case = make(lens, size, heads, dim, seed, rule, dtype=DTYPES[dtype], new_too=False)
+    cache, out = attend(case, compiled)
+    case.assert_right(out)
     # Stored where the table says, and nowhere else.
-    for stored, wanted in zip((cache.storage.k_cache[1], cache.storage.v_cache[1]), step.blocks()):
-        assert torch.equal(stored.nan_to_num(7777.0), wanted.nan_to_num(7777.0))
+    case.fill()
+    assert torch.equal(bits(cache.storage.k_cache[1]), bits(case.k_cache))
+    assert torch.equal(bits(cache.storage.v_cache[1]), bits(case.v_cache))
 
 
 @pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
 def test_a_request_that_went_wrong_harms_only_itself(compiled):
     """One user's keys overflowed. The step must not stop for it, and the others must not notice."""
-    step = Step.make([(9, 1), (6, 1), (12, 1)], 4, 4, 2, 8, torch.float32, seed=8)
-    expected = step.expected()
-    step.keys[1][2:4] = math.nan
-    _, out = attend(step, torch.float32, compiled)
-    assert_close(out[[0, 2]], expected[[0, 2]])
+    case = make([(9, 1), (6, 1), (12, 1)], 4, (2, 2), 8, seed=8, new_too=False)
+    expected = case.expected()
+    case.stored[0][1][2:4] = math.nan
+    _, out = attend(case.fill(new_too=False), compiled)
+    assert_near(out[[0, 2]], expected[[0, 2]])
     assert compiled or out[1].isnan().all()  # (the kernel's fast arithmetic promises nothing of NaN)
 
 
@@ -292,7 +185,7 @@ def models():
     built = {}
     for name, (heads, kv_heads, dim, changes) in shapes.items():
         built[name] = contrasted(
-            Transformer.random(make_config(heads, kv_heads, dim, num_layers=3, **changes))
+            Transformer.random(model_config(heads, kv_heads, dim, num_layers=3, **changes))
         )
     return built
 
@@ -325,7 +218,7 @@ def test_a_model_in_chunks_over_blocks_is_the_model_at_once(
 
 
 def test_keys_in_another_dtype_are_refused_and_not_stored_as_other_numbers():
-    storage = KVStorage(make_config(2, 2, 8), num_blocks=3, block_size=4)
+    storage = KVStorage(model_config(2, 2, 8), num_blocks=3, block_size=4)
     k = torch.ones(4, 2, 8, dtype=torch.bfloat16)
     with pytest.raises(RuntimeError):
         storage.write(0, torch.arange(4, 8), k, k)

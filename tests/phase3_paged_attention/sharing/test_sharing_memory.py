@@ -11,12 +11,13 @@ from phase2_attention_kvcache.model.caches import NoCache
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import KVStorage, PagedKVCache
 from phase3_paged_attention.sharing import BlockCopy, SwapSpace, WindowedBlockManager, widest_window
-from tests.phase3_paged_attention.paging.test_paged_kv_cache import make_config, run_in_chunks
+from tests.paged_case import model_config
+from tests.phase3_paged_attention.paging.test_paged_kv_cache import run_in_chunks
 from tests.properties import contrasted
 
 
 def test_copies_are_made_in_order():
-    storage = KVStorage(make_config(2, 1, 8, num_layers=3), num_blocks=6, block_size=2)
+    storage = KVStorage(model_config(2, 1, 8, num_layers=3), num_blocks=6, block_size=2)
     storage.data.copy_(torch.arange(6.0)[:, None, None, None].expand(6, 2, 1, 8))
     space = SwapSpace(storage, num_swap_blocks=3)
     [(_, swap)] = space._pairs
@@ -44,7 +45,7 @@ def test_copies_are_made_in_order():
 )
 @settings(max_examples=8)
 def test_a_model_with_windows_never_misses_the_blocks_that_were_given_back(compiled, lengths, chunks, size):
-    config = make_config(4, 2, 8, num_layers=3, family="mistral", windows=(6, 9, 6))
+    config = model_config(4, 2, 8, num_layers=3, family="mistral", windows=(6, 9, 6))
     model = contrasted(Transformer.random(config))
     texts = [[(7 * i + 5 * n) % 97 for i in range(n)] for n in lengths]
     num_blocks = sum(-(-n // size) for n in lengths) + 1
