@@ -1,4 +1,4 @@
-"""What all tests share: no network, no dice, nothing written to the learner's outputs; where the data lies."""
+"""What all tests share: no network, no dice, nothing written to the learner's outputs."""
 
 import json
 import os
@@ -16,7 +16,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 ROOT = Path(__file__).resolve().parent.parent
 # What is measured while tests keep the machine busy is not what the engine should count on.
 os.environ.setdefault("INFERENCE_LAB_CACHE", str(ROOT / ".pytest_cache" / "inference-lab"))
-DATA = Path(os.environ.get("INFERENCE_LAB_DATA", ROOT.parent / "shared" / "data"))
 
 # A shell lets what it starts in the background ignore Ctrl-C, and children inherit that. Some tests press it.
 if (
@@ -133,14 +132,6 @@ def browser():
             pytest.skip(f"{path} does not start: {str(error).splitlines()[0]}")
         yield chromium
         chromium.close()
-
-
-@pytest.fixture(scope="session")
-def data() -> Path:
-    """The folder of data that is not part of the project (see CONTRIBUTING.md)."""
-    if not DATA.is_dir():
-        pytest.skip(f"needs the data folder {DATA} (set INFERENCE_LAB_DATA)")
-    return DATA
 
 
 @pytest.fixture

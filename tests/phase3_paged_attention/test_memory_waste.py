@@ -1,14 +1,11 @@
 """Waste and concurrency: the real block manager against sums, and rows against a bitmap."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phase3_paged_attention.story.memory_policies import ContiguousAllocator, simulate
-from phase3_paged_attention.story.memory_waste_story import chance_of_waste
 from phase3_paged_attention.traffic import TrafficPattern
 
 
@@ -50,10 +47,3 @@ def test_shares_of_equal_requests_follow_from_their_lengths(policy, row):
     assert shares.reserved == pytest.approx(10 * (160 - 96.5) / slots)
     assert shares.internal == pytest.approx(10 * (row - 160) / slots)
     assert shares.external == pytest.approx(7 / slots)
-
-
-@pytest.mark.parametrize(("at_most", "requests", "size"), [(0, 1, 4), (3, 2, 4), (5, 3, 5), (100, 3, 3)])
-def test_chance_of_waste_counts_rolls_of_dice(at_most, requests, size):
-    rolls = list(itertools.product(range(size), repeat=requests))
-    expected = sum(sum(roll) <= at_most for roll in rolls) / len(rolls)
-    assert chance_of_waste(at_most, requests, size) == pytest.approx(expected)

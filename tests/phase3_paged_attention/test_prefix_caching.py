@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.generation import generate_cached
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.story.prefix_server import PrefixServer, common_prefix
+from phase3_paged_attention.story.prefix_server import PrefixServer
 from tests.properties import contrasted
 
 VOCABULARY = 61
@@ -44,11 +44,3 @@ def test_the_tokens_are_those_of_a_cache_for_one(model, requests, block_size, sp
         assert served.hit_tokens % block_size == 0 and served.hit_tokens < len(prompt)
         server.manager.check_integrity()
         assert server.manager.num_free_blocks == server.manager.num_blocks - 1
-
-
-@given(*[st.lists(st.integers(0, 2), min_size=1, max_size=40)] * 2)
-@settings(max_examples=40)
-def test_with_room_enough_all_whole_blocks_of_the_common_beginning_are_found(model, first, second):
-    server = PrefixServer(model, 40, 4)
-    server.serve(first)
-    assert server.serve(second).hit_tokens == min(common_prefix(first, second), len(second) - 1) // 4 * 4

@@ -1,15 +1,15 @@
-"""The embedding tables: read as transformers reads them, compared as numpy compares them."""
+"""The embedding tables: what is refused, and vectors compared as numpy compares them.
+
+(That the input matrix is that of transformers, bit for bit: the script's claim `input-matrix-checkpoint` on small models.)
+"""
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, GPT2Model, LlamaForCausalLM
+from transformers import GPT2Model
 
-from phase1_tokens_embeddings.story.embedding_story import (
-    first_hidden_state,
-    pair_cosine,
-)
+from phase1_tokens_embeddings.story.embedding_story import pair_cosine
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights.embeddings import Embeddings, load_embeddings, pca_2d
 
@@ -24,12 +24,6 @@ def e(gpt2_folder) -> Embeddings:
 # ------------------------------------------------------------------ reading
 
 
-def test_tables_are_those_of_transformers(e, gpt2_folder):
-    model = GPT2Model.from_pretrained(gpt2_folder, dtype=torch.float32)
-    assert torch.equal(e.wte, model.wte.weight) and torch.equal(e.wpe, model.wpe.weight)
-    assert e.wte.dtype == torch.float32
-
-
 def test_shards_and_bare_names_are_read_alike(tmp_path, e, gpt2_folder, tokenizer):
     model = GPT2Model.from_pretrained(gpt2_folder, dtype=torch.float16)  # saves names without "transformer."
     model.save_pretrained(tmp_path, max_shard_size="12KB")
@@ -37,12 +31,6 @@ def test_shards_and_bare_names_are_read_alike(tmp_path, e, gpt2_folder, tokenize
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     again = load_embeddings(tmp_path)
     assert torch.equal(again.wte, e.wte.half().float()) and torch.equal(again.wpe, e.wpe.half().float())
-
-
-def test_llama_has_no_position_table(llama_folder):
-    tables = load_embeddings(llama_folder)
-    model = LlamaForCausalLM.from_pretrained(llama_folder)
-    assert tables.wpe is None and torch.equal(tables.wte, model.model.embed_tokens.weight)
 
 
 def test_broken_folders_are_refused(tmp_path, gpt2_folder, tokenizer):
@@ -70,14 +58,6 @@ def test_broken_folders_are_refused(tmp_path, gpt2_folder, tokenizer):
 
 
 # ------------------------------------------------------------------ the input matrix
-
-
-@pytest.mark.parametrize("name", ["gpt2_folder", "llama_folder"])
-def test_input_matrix_is_bit_for_bit_that_of_transformers(request, name):
-    folder = request.getfixturevalue(name)
-    tables, model = load_embeddings(folder), AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
-    for ids in ([5], [7, 7, 299, 0], list(range(100, 116))):
-        assert torch.equal(tables.input_matrix(ids), first_hidden_state(model, ids))
 
 
 def test_input_matrix_refuses_what_it_cannot_look_up(e):

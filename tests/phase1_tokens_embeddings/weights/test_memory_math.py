@@ -3,16 +3,14 @@
 import json
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import GPT2Config, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config
 
 from labkit.errors import LabError
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights.cards import CARDS, find_card
 from phase1_tokens_embeddings.weights.memory_math import (
-    kv_bytes_per_token,
     kv_of_text,
     kv_per_token,
     users_that_fit,
@@ -65,15 +63,6 @@ def test_a_config_that_makes_no_sense_is_refused(tmp_path, change, message):
 
 
 # ------------------------------------------------------------------ KV cache and users
-
-
-@pytest.mark.parametrize("kv_heads", [4, 2, 1])
-def test_kv_bytes_per_token_is_what_the_cache_of_transformers_takes(kv_heads):
-    config = LlamaConfig(vocab_size=20, hidden_size=32, intermediate_size=16, num_hidden_layers=3,
-                         num_attention_heads=4, num_key_value_heads=kv_heads)  # fmt: skip
-    cache = LlamaForCausalLM(config)(torch.arange(7)[None], use_cache=True).past_key_values
-    nbytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
-    assert nbytes == 7 * kv_bytes_per_token(3, kv_heads, 8, bytes_per_value=4)
 
 
 def test_layers_with_a_window_keep_its_tokens():

@@ -1,4 +1,4 @@
-"""positions.py: its own invariants. (Against transformers, with all scalings: other_positions/test_rope_scaling.py.)"""
+"""positions.py: its own invariants. (Against transformers, with all scalings, in whole models: test_families.py.)"""
 
 import math
 

@@ -146,4 +146,4 @@ def test_bits_per_byte_of_a_model_that_knows_nothing():
     """All tokens equally likely: log2(vocabulary) bits a token."""
     model = Transformer.random(SMALL)
     model.head.weight.zero_()
-    assert bits_per_byte(model, range(41), num_bytes=80, window=16) == pytest.approx(6 * 40 / 80)
+    assert bits_per_byte(model, [*range(64)] * 3, num_bytes=80) == pytest.approx(6 * 191 / 80)

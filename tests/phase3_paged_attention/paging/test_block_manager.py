@@ -208,11 +208,10 @@ class Machine(RuleBasedStateMachine):
         assert self.manager.num_free_blocks == self.manager.num_blocks - 1
 
 
-def admit(manager, tokens, want=None, must_fit=0):
+def admit(manager, tokens):
     """A table with these tokens, as many as can be found taken from the prefix cache."""
     table = BlockTable()
-    prefix = manager.match_prefix(table, tokens)
-    assert manager.allocate(table, tokens, want or len(tokens), prefix, must_fit)
+    assert manager.allocate(table, tokens, len(tokens), manager.match_prefix(table, tokens))
     return table
 
 
@@ -235,7 +234,7 @@ def test_a_run_of_hits_ends_where_a_block_is_missing():
     assert manager.match_prefix(BlockTable(), [1, 2, 3, 4, 5]) == []
 
 
-def test_freeing_twice_is_fine_for_a_table_and_an_error_for_a_block():
+def test_freeing_twice_is_fine_for_a_table_and_an_error_for_a_block_as_is_taking_one_too_many():
     manager = BlockManager(5, 2)
     table = admit(manager, [1, 2, 3])
     manager.free(table)
@@ -245,8 +244,12 @@ def test_freeing_twice_is_fine_for_a_table_and_an_error_for_a_block():
     manager.check_integrity()
     with pytest.raises(ValueError, match="freed twice"):
         manager.allocator.free_to_back([manager.allocator.blocks[2]])
-    with pytest.raises(ValueError, match="freed twice"):
-        manager.allocator.free_to_front([manager.allocator.blocks[2]])
+    with pytest.raises(ValueError, match="is not free"):
+        manager.allocator.remove(manager.allocator.null_block)
+    for _ in range(4):
+        manager.allocator.take()
+    with pytest.raises(MemoryError, match="no free block"):
+        manager.allocator.take()
 
 
 def test_without_prefix_caching_nothing_is_found_and_nothing_is_named():
