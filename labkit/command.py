@@ -9,11 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from labkit.catalog import LEVELS, SCRIPTS, Level, first_line, is_script, select
 from labkit.claims import CLAIMS, SOURCES, measured_claims, reference_run, values_of, verdict_of
@@ -23,7 +20,7 @@ from labkit.foreign import visible
 from labkit.interrupts import STOPPED, in_its_own_process, is_a_program
 from labkit.options import OPTIONS, SHARED_BY_ALL, Parser
 from labkit.paths import ROOT
-from labkit.terminal import READER_LEFT, Page, escape, run
+from labkit.terminal import READER_LEFT, Page, escape, run, titled
 
 COLOURS = {"reproduced": "green", "corrected": "magenta", "not run yet": "dim"}
 PROGRAMS = {  # each has its own options, which --help lists
@@ -48,10 +45,6 @@ PROGRAMS = {  # each has its own options, which --help lists
     ),
 }
 OUTCOMES = {0: "[green]ok[/]", 1: "[red]a prediction failed[/]", 2: "[yellow]could not run[/]"}
-
-
-def titled(title: str, **look: Any) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", **{"box": box.SIMPLE_HEAD} | look)
 
 
 def list_scripts(console: Console, level: Level | None) -> int:

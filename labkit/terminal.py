@@ -7,8 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TextIO
 
-from rich import markup
+from rich import box, markup
 from rich.console import Console
+from rich.table import Table
 
 from labkit.errors import LabError
 from labkit.foreign import harmless, quoted, visible
@@ -23,6 +24,11 @@ READER_LEFT = 141
 def escape(text: str) -> str:
     """Escape text so that neither rich nor the terminal reads a part of it as a command."""
     return markup.escape(harmless(text))
+
+
+def titled(title: str, **look: Any) -> Table:
+    """A table with its title at the left."""
+    return Table(title=title, title_justify="left", title_style="bold", **{"box": box.SIMPLE_HEAD} | look)
 
 
 class Page(Console):

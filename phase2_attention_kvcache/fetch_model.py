@@ -15,9 +15,7 @@ from pathlib import Path
 import labkit  # noqa: F401 - first: it says so where the environment is missing
 
 # isort: split
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from labkit.errors import LabError
 from labkit.foreign import visible
@@ -30,7 +28,7 @@ from labkit.models import (
 )
 from labkit.open_models import AS_OF, OPEN_MODELS, fits
 from labkit.options import Parser
-from labkit.terminal import Page, run
+from labkit.terminal import Page, run, titled
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -109,13 +107,7 @@ def list_open_models(console: Console) -> int:
     """Small open models, and which of them this machine can hold."""
     from huggingface_hub import constants
 
-    table = Table(
-        title=f"Small open models, as their cards said in {AS_OF}",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        width=console.width,
-    )
+    table = titled(f"Small open models, as their cards said in {AS_OF}", width=console.width)
     table.add_column("lab fetch NAME", overflow="fold", min_width=36 if console.width > 80 else 18)
     for column in ("GB", "context", "licence", "here"):
         table.add_column(column, justify="right" if column in ("GB", "context") else "left")

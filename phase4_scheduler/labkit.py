@@ -1,7 +1,4 @@
-"""Found by a script of this folder before the course's own `labkit`, which it loads in its place.
-
-Python looks for modules in the folder of a script first. The course is one folder above, whether or not it is installed.
-"""
+"""The course's own `labkit` for a script of this folder: see phase1_tokens_embeddings/labkit.py."""
 
 import sys
 from pathlib import Path

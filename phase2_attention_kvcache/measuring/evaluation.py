@@ -15,7 +15,6 @@ def bits_per_byte(
     model: Transformer,
     token_ids: Sequence[int],
     num_bytes: int,
-    window: int | None = None,
     make_cache: Callable[[], KVCache] | None = None,
 ) -> float:
     """Bits that the model needs on average to write down a byte of a text: -log2 p(text) / bytes.
@@ -26,10 +25,9 @@ def bits_per_byte(
     Args:
         token_ids: the text, from a token that begins it (not counted) to its last.
         num_bytes: of the text in UTF-8.
-        window: tokens that are read in one go, each window without knowledge of the one before; None: the context.
         make_cache: makes the object behind `kv.attend`, `NoCache` if not given; a quantized cache loses a little as well.
     """
-    window = window or model.config.max_context
+    window = model.config.max_context  # read in one go, without knowledge of the window before
     ids, nats = torch.tensor(token_ids, device=model.device), 0.0
     for start in range(0, len(ids) - 1, window):
         piece = ids[start : start + window + 1]
