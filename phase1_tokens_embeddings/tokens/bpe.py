@@ -1,10 +1,10 @@
-"""Byte-pair encoding: the algorithm that turns text into token ids, and how it is learned.
+"""Byte-pair encoding: learning merges from text, and turning text into token ids with them.
 
 A computer stores text as bytes. A model could read bytes one at a time, but a page would then be
 thousands of steps long. Byte-pair encoding (BPE) shortens it: find the pair of neighbours that occurs
 most often, give it an id of its own, and repeat.
 
-A tiny worked example, three merges on the text "low low lower":
+A small worked example, three merges on the text "low low lower":
 
     start            l o w | _ l o w | _ l o w e r        ("_" stands for the space)
     merge l+o        lo w  | _ lo w  | _ lo w e r          "l o" occurs 3 times
@@ -45,9 +45,9 @@ SPLIT_PATTERNS = {"gpt-2": GPT2_SPLIT_PATTERN, "llama-bpe": _LLAMA3, "qwen2": _L
 
 
 def count_words(texts: Iterable[str]) -> Counter[str]:
-    """Cut texts into pieces as GPT-2 does, and count them.
+    """Split texts into words as GPT-2 does, and count the words.
 
-    Training then works on distinct pieces, not on the text: "the" is looked at once, with weight
+    Training then works on distinct words, not on the text: "the" is processed once, with its count of
     100,000. This alone makes training hundreds of times faster.
     """
     split = regex.compile(GPT2_SPLIT_PATTERN)
@@ -58,10 +58,10 @@ def count_words(texts: Iterable[str]) -> Counter[str]:
 
 
 def split_words(split: regex.Pattern[str], text: str) -> list[str]:
-    """Cut text at the matches of a split pattern. Joined, the pieces are the text again.
+    """Split text into the matches of a split pattern. The matches, joined, give the text again.
 
     Raises:
-        ValueError: the pattern leaves out a part of the text.
+        ValueError: the pattern does not match a part of the text.
     """
     words = split.findall(text)
     if "".join(words) != text:
@@ -70,10 +70,10 @@ def split_words(split: regex.Pattern[str], text: str) -> list[str]:
 
 
 def without_lone_surrogates(text: str) -> str:
-    """Replace halves of UTF-16 pairs by U+FFFD. They are no characters and have no UTF-8 bytes.
+    """Replace halves of UTF-16 pairs by U+FFFD. They are not characters and have no UTF-8 bytes.
 
-    Python strings can hold them, for instance after `json.loads('"\\ud83d"')`. Two halves that stand
-    together become the character that they spell. tiktoken does the same.
+    Python strings can hold them, for instance after `json.loads('"\\ud83d"')`. Two adjacent
+    halves become the character that they encode. tiktoken does the same.
     """
     try:
         text.encode("utf-8")
@@ -89,13 +89,13 @@ def learn_merges(
 ) -> list[Pair]:
     """Learn up to `num_merges` merges from counted words.
 
-    Ids 0..255 are the bytes themselves; merge number i creates id 256 + i. Ties go to the smaller
-    pair, so that the same text always gives the same tokenizer.
+    Ids 0..255 are the bytes themselves; merge number i creates id 256 + i. Among equally
+    frequent pairs the smaller one is merged, so that the same text always gives the same tokenizer.
 
     `on_merge(i, pair, count)` is called after each merge. Stops early when nothing is left to merge.
 
-    The counts are kept up to date instead of counted anew: a merge changes only the words that
-    contain the pair, and in those only the neighbours of the pair.
+    The counts are updated, not counted anew: a merge changes only the words that
+    contain the pair, and in these words only the neighbours of the pair.
     """
     sequences = [list(word.encode("utf-8")) for word in words]
     weights = list(words.values())
@@ -170,10 +170,10 @@ def merge_pair(ids: Sequence[int], pair: Pair, new_id: int) -> list[int]:
 def apply_merges(ids: Sequence[int], merges: dict[Pair, tuple[int, int]]) -> list[int]:
     """Encode one word: apply the learned merges in the order they were learned.
 
-    `merges` maps a pair to (rank, new id); a low rank was learned early. The plain way, "find the
-    pair with the lowest rank, merge it, look again", takes n passes over a word of n bytes: a file
+    `merges` maps a pair to (rank, new id); a low rank was learned early. The simplest method, "find the
+    pair with the lowest rank, merge it, repeat", takes n passes over a word of n bytes: a file
     of 100,000 letters "a" would take minutes. Here the word is a linked list, and a heap holds the
-    possible merges by rank, so the whole takes n log n steps.
+    possible merges by rank, so encoding takes O(n log n) steps.
     """
     n = len(ids)
     token = list(ids)

@@ -1,4 +1,4 @@
-"""Text from tokens as they arrive, up to a stop string."""
+"""Decode a stream of tokens into text, up to a stop string."""
 
 import codecs
 from collections.abc import Collection, Iterable, Sequence
@@ -37,14 +37,14 @@ class Tokenizer(Protocol):
 class StreamDecoder:
     """Turns tokens into text as they arrive, and never shows half a character.
 
-    A token holds bytes, not characters: an emoji of four bytes may come in three tokens. Decoding
+    A token holds bytes, not characters: an emoji of four bytes may arrive in three tokens. Decoding
     each token by itself would show "�" three times. So bytes that may be the beginning of a
-    character wait until the rest is here.
+    character are held back until the other bytes arrive.
 
     Args:
         skip_special_tokens: leave special tokens out of the text.
-        continues: the text goes on after a prompt, so its first space belongs to it and stays, even if the
-            tokenizer drops the first space of a text.
+        continues: True if the text continues a prompt: its first space is kept, even if the tokenizer drops
+            the first space of a text.
 
     >>> tok = BPETokenizer.train([""], vocab_size=257)
     >>> stream = StreamDecoder(tok)
@@ -61,7 +61,7 @@ class StreamDecoder:
         self._drops_space = tokenizer.drops_first_space and not continues  # until the first character is here
 
     def push(self, token_id: int) -> str:
-        """Take one token; return the text that is certain now (possibly "")."""
+        """Add one token; return the characters that are now complete (possibly "")."""
         text = self._utf8.decode(self._tokenizer.decode_bytes([token_id], self._skip))
         if self._drops_space and text:
             self._drops_space = False
@@ -69,18 +69,18 @@ class StreamDecoder:
         return text
 
     def finish(self) -> str:
-        """No more tokens will come: return the bytes that still wait ("�" for an unfinished character)."""
+        """End of the tokens: return the text still held back ("�" for an incomplete character)."""
         return self._utf8.decode(b"", final=True)
 
 
 class StopStrings:
-    """Finds strings that end an answer, in text as it arrives.
+    """Finds the strings that end an answer in a stream of text.
 
     A stop string may begin in one token and end three tokens later. So text that might be the beginning of
-    one is held back until it is clear: a user must never see half of it. No other text waits.
+    a stop string is held back until later text decides: a user must never see part of a stop string. All other text is returned at once.
 
     Args:
-        keep: show the string that was found as well.
+        keep: True: the text includes the stop string.
 
     >>> stops = StopStrings(["END"])
     >>> stops.push("the E"), stops.push("ND of it"), stops.found
@@ -92,7 +92,7 @@ class StopStrings:
         self.found: str | None = None  # the stop string that ended the text
 
     def push(self, new: str, counts: bool = True) -> str:
-        """Take text; return what is certain now. `counts` is False where the answer must not end yet."""
+        """Add text; return the text that cannot belong to a stop string. `counts`: False while the answer must not end yet."""
         if self.found is not None:
             return ""
         text, old = self._held + new, len(self._held)
@@ -111,6 +111,6 @@ class StopStrings:
         return text[:certain]
 
     def finish(self) -> str:
-        """No more text will come: return what waits."""
+        """End of the text: return the text still held back."""
         held, self._held = self._held, ""
         return held

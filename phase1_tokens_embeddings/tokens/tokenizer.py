@@ -1,6 +1,6 @@
 """The tokenizer that the rest of the course uses: text -> ids -> text, whole or streamed.
 
-The algorithm is in `bpe.py`. Here it gets a vocabulary, special tokens and error messages. The two file formats, Hugging
+The algorithm is in `bpe.py`. This file adds a vocabulary, special tokens and error messages. The two file formats, Hugging
 Face's `tokenizer.json` and the rank tables of tiktoken, are in `tokenizer_files.py`.
 """
 
@@ -44,16 +44,16 @@ class BPETokenizer:
         merges: pairs of ids in the order they were learned. The merged token is found by its bytes.
         special_tokens: name -> id. They have a meaning for the model (such as the end of a text),
             and `encode` never produces them from ordinary text.
-        split_pattern: regular expression that cuts text into words.
-        whole_words_first: a word that is a token is taken as it is, merges or not (Llama 3 does so).
-        unicode_form: bring text into this Unicode normal form first, such as "NFC" (Qwen does so): "e"
+        split_pattern: regular expression that splits text into words.
+        whole_words_first: True: a word that is itself a token is encoded as this token, whatever the merges give (Llama 3).
+        unicode_form: the Unicode normal form into which text is brought first, such as "NFC" (Qwen): "e"
             followed by a combining accent becomes the one character "é". None leaves text as it is.
-        added_tokens: name -> id. Added to the vocabulary as special ones are, but ordinary: they are found in every
-            text, and shown in every answer (Qwen's "<think>").
+        added_tokens: name -> id. Added to the vocabulary like special tokens, but ordinary: `encode` finds them in
+            every text, and answers show them (Qwen's "<think>").
 
     Raises:
-        ValueError: a single byte has no token, a merge makes bytes that are no token, or the split pattern is no regular expression
-            or has groups.
+        ValueError: a single byte has no token, a merge gives bytes that are not a token, or the split pattern has groups or is not a
+            regular expression.
 
     >>> tok = BPETokenizer.train(["low low lower"], vocab_size=260)
     >>> [tok.decode([i]) for i in tok.encode("lower low")]
@@ -123,9 +123,9 @@ class BPETokenizer:
         """Learn a vocabulary from texts: 256 bytes, then merges, then the special tokens.
 
         Args:
-            texts: training texts. Special tokens inside them are cut out, never learned.
-            vocab_size: number of tokens wanted, bytes and special tokens included. When the text
-                holds too little to merge, the vocabulary stays smaller.
+            texts: training texts. Special tokens inside them are removed and not learned.
+            vocab_size: number of tokens wanted, bytes and special tokens included. If the texts have
+                too few pairs to merge, the vocabulary is smaller.
             on_merge: called as `on_merge(i, (left id, right id), count)` after each merge.
 
         Raises:
@@ -158,29 +158,29 @@ class BPETokenizer:
     def from_file(cls, path: str | Path) -> BPETokenizer:
         """Read a Hugging Face `tokenizer.json` of the byte-level BPE kind (GPT-2, Llama 3, Qwen).
 
-        Its post-processor is left out: some models want a token for the beginning of a text, and that is for the
-        caller to put there.
+        Its post-processor is ignored: if a model needs a token for the beginning of a text, the caller adds
+        this token.
 
         Raises:
             FileNotFoundError: no such file.
-            ValueError: not JSON, or damaged. OtherKind: it asks for a step that byte-level BPE does not have.
+            ValueError: not JSON, or damaged. OtherKind: the file needs a step that byte-level BPE does not have.
         """
         return read_tokenizer_json(cls, Path(path))
 
     @classmethod
     def from_tiktoken(cls, name: str = "gpt2") -> BPETokenizer:
-        """Take over a vocabulary of tiktoken, such as "gpt2" (50,257 tokens).
+        """Load a vocabulary of tiktoken, such as "gpt2" (50,257 tokens).
 
-        tiktoken fetches the vocabulary once and keeps it; `TIKTOKEN_CACHE_DIR` says where.
+        tiktoken downloads the vocabulary once and caches it; `TIKTOKEN_CACHE_DIR` sets the folder.
 
         Raises:
-            ValueError: tiktoken knows no vocabulary of this name.
-            ConnectionError: it is not on this machine and cannot be fetched.
+            ValueError: tiktoken has no vocabulary of this name.
+            ConnectionError: the vocabulary is not on this machine and cannot be downloaded.
         """
         return from_tiktoken(cls, name)
 
     def save(self, path: str | Path) -> None:
-        """Write a Hugging Face `tokenizer.json`: the `tokenizers` library loads it as it is."""
+        """Write a Hugging Face `tokenizer.json`: the `tokenizers` library can load it."""
         document = to_tokenizer_json(self)
         Path(path).write_text(json.dumps(document, ensure_ascii=False, indent=1), encoding="utf-8")
 
@@ -200,8 +200,8 @@ class BPETokenizer:
         """Turn text into token ids.
 
         By default special tokens are not recognised in text: a user who types "<|endoftext|>" gets
-        the ids of those thirteen characters, not the power to end the model's text. Name the tokens
-        you trust in `allowed_special`, or say "all".
+        the ids of those thirteen characters and cannot end the model's text. Name the tokens
+        to recognise in `allowed_special`, or pass "all".
 
         A lone surrogate (half of a UTF-16 pair, not a character) becomes U+FFFD, as in tiktoken.
         """
@@ -239,7 +239,7 @@ class BPETokenizer:
         return apply_merges([self._byte_id[b] for b in word], self._merge_rank)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
-        """Turn ids back into text. Bytes that form no character become U+FFFD."""
+        """Turn ids back into text. Bytes that do not form a character become U+FFFD."""
         return self.decode_bytes(ids, skip_special_tokens).decode("utf-8", errors="replace")
 
     def decode_bytes(self, ids: Iterable[int], skip_special_tokens: bool = False) -> bytes:
@@ -264,7 +264,7 @@ def check_allowed(allowed: Collection[str] | Literal["all"], special_tokens: Col
     """The names in `allowed_special`, "all" expanded.
 
     Raises:
-        ValueError: one is not a special token of this vocabulary.
+        ValueError: a name is not a special token of this vocabulary.
     """
     if isinstance(allowed, str):
         allowed = special_tokens if allowed == "all" else [allowed]
@@ -277,5 +277,5 @@ def check_allowed(allowed: Collection[str] | Literal["all"], special_tokens: Col
 
 
 def any_of(names: Iterable[str]) -> str:
-    """A regular expression for any of these; of two that begin alike the longer one wins."""
+    """A regular expression for any of these strings; if several match, the longest is taken."""
     return "|".join(regex.escape(name) for name in sorted(names, key=len, reverse=True))

@@ -1,13 +1,13 @@
 """Two ways to store a byte-level BPE tokenizer: Hugging Face's tokenizer.json, and tiktoken's ranks.
 
-Both hold the same thing, the tokens and the order of the merges, and both needed a trick:
+Both formats store the tokens and the order of the merges, and both need a workaround:
 
 - JSON holds text, but a token may be any bytes. GPT-2 gave each byte a printable character of its
-  own: visible ones stand for themselves, the others move up past 255. A space becomes "Ġ".
-- tiktoken stores only the finished tokens with their rank, not the pair each came from. The pair is
-  recovered: encode the token with the merges learned before it; what remains is the pair.
+  own: visible ones stand for themselves, the others are shifted to code points from 256 on. A space becomes "Ġ".
+- tiktoken stores only the finished tokens with their rank, not the pair each came from. Encoding
+  the token with the merges learned before it recovers the pair: two pieces remain.
 
-`BPETokenizer` calls these functions and hands itself in as `kind`, the class to make.
+`BPETokenizer` calls these functions and passes itself as `kind`, the class to create.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ MAX_TOKENIZER_BYTES = 50_000_000  # a vocabulary of 200,000 tokens takes 25 MB
 
 
 class OtherKind(ValueError):
-    """A tokenizer.json that asks for a step which byte-level BPE does not have."""
+    """A tokenizer.json that needs a step which byte-level BPE does not have."""
 
 
 def _printable_bytes() -> list[str]:
@@ -50,8 +50,8 @@ def to_tokenizer_json(tok: Any) -> dict[str, Any]:
     """The tokenizer as a tokenizer.json document (the format of Hugging Face's `tokenizers`).
 
     Raises:
-        ValueError: a special token is called as an ordinary token is written: the format finds tokens by
-            name. "é", for instance, is how it writes the single byte E9.
+        ValueError: a special token has the name of an ordinary token, such as "é", the format's name for the
+            single byte E9. The format identifies tokens by name.
     """
     added = tok.special_tokens | tok.added_tokens
     names = [printable(b) for b in tok.token_bytes]
@@ -100,7 +100,7 @@ def to_tokenizer_json(tok: Any) -> dict[str, Any]:
 def read_tokenizer_json(kind: type[Tok], path: Path) -> Tok:
     """See `BPETokenizer.from_file`.
 
-    A step that is not implemented here is refused: to ignore it would give wrong ids silently.
+    A step that is not implemented here is refused, because ignoring it would silently give wrong ids.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no tokenizer at {visible(path)}: expected a file called tokenizer.json")
@@ -163,10 +163,10 @@ def _constructor_arguments(document: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def merge_pairs(merges: Iterable[Any], ids: Mapping[str, int]) -> list[Pair]:
-    """Merges as files name them, ["a", "b"] or (in older files) "a b" -> pairs of ids.
+    """Merges as written in files, ["a", "b"] or (in older files) "a b" -> pairs of ids.
 
     Raises:
-        ValueError: one that does not join two tokens.
+        ValueError: a merge does not join two tokens.
     """
     pairs: list[Pair] = []
     for merge in merges:

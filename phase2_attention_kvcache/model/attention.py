@@ -18,27 +18,27 @@ def attention(
 ) -> torch.Tensor:
     """Causal attention of N queries over M keys and values: the readable definition.
 
-    The queries are the last N of the M tokens. The query at position p sees the keys 0..p, or with a window of W
-    the last W of them.
+    The queries are the last N of the M tokens. The query at position p attends to the keys 0..p, or with a window
+    of W to the last W of these.
 
     Args:
         q: queries [N, num_heads, head_dim].
         k, v: keys and values [M, num_kv_heads, head_dim]; num_heads is a multiple of num_kv_heads.
         scale: scores are multiplied by it; by default 1 / sqrt(head_dim).
-        window: tokens that a query sees, itself included (Mistral); None: all up to itself.
-        softcap: each score s becomes softcap x tanh(s / softcap): small ones stay as they are, large ones come
-            near to softcap and never reach it (Gemma 2).
+        window: number of tokens that a query attends to, itself included (Mistral); None: all up to itself.
+        softcap: each score s becomes softcap x tanh(s / softcap): small scores hardly change, large
+            ones approach softcap but never reach it (Gemma 2).
 
     Returns:
-        [N, num_heads, head_dim], in the number format of `q`. Inside, everything is float32 (float64 for
-        float64 input): sums over thousands of tokens lose too much in 16 bits.
+        [N, num_heads, head_dim], in the dtype of `q`. Computed in float32 (float64 for float64
+        input): sums over thousands of tokens lose too much precision in 16 bits.
 
     Raises:
-        ValueError: shapes that do not fit, heads that do not divide, more queries than keys.
+        ValueError: the shapes do not fit, num_heads is not a multiple of num_kv_heads, or there are more queries than keys.
 
-    A future token has a weight of exactly 0, so whatever finite numbers stand there change nothing. A future
-    *value* that is NaN does poison the result, for 0 x NaN = NaN: a cache must never offer values that were
-    not written yet. (A future *key* that is NaN is harmless: its score is overwritten before softmax.)
+    A future token has a weight of exactly 0, so finite numbers in its place change nothing. A future *value* that
+    is NaN makes the result NaN, because 0 x NaN = NaN: a cache must never return values that were not written
+    yet. (A future *key* that is NaN is harmless: its score is overwritten before softmax.)
     """
     if v.shape != k.shape:
         raise ValueError(
@@ -61,9 +61,9 @@ def attention_weights(
     window: int | None = None,
     softcap: float | None = None,
 ) -> torch.Tensor:
-    """The weights [num_heads, N, M] with which each query looks at each key. Arguments as in `attention`.
+    """The weights [num_heads, N, M] that each query gives to each key. Arguments as in `attention`.
 
-    Each row adds up to 1; tokens in the future and those that have left the window have exactly 0.
+    Each row adds up to 1; future tokens and tokens outside the window have a weight of exactly 0.
     """
     _check_shapes(q, k)
     num_queries, num_heads, head_dim = q.shape

@@ -1,6 +1,6 @@
 """Two caches for one sequence: `NoCache` stores nothing, `ContiguousKVCache` stores every key and value.
 
-Phase 3 brings a cache in blocks for many sequences, phase 5 one for a GPU. All have the method `attend`, so the model never
+Phase 3 adds a cache in blocks for many sequences, phase 5 one for a GPU. All have the method `attend`, so the model never
 changes.
 """
 
@@ -34,7 +34,7 @@ def attention_rules(config: ModelConfig) -> list[AttentionRule]:
 
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-    """`F.scaled_dot_product_attention`; on a GPU without cuDNN, which makes a plan for each new length: every token has one."""
+    """`F.scaled_dot_product_attention`. On a GPU cuDNN is excluded: it makes a plan for each new length, so for every token."""
     if not q.is_cuda:
         return F.scaled_dot_product_attention(q, k, v, **how)
     with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
@@ -44,8 +44,8 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule | None = None) -> Tensor:
     """The same as `attention.attention`, through PyTorch's fused function: [N, num_heads, head_dim].
 
-    The queries are the last N of M tokens; each sees itself and everything before it, as far as the window
-    goes. The fused function never writes the [N, M] table of weights to memory, which is where the time would go.
+    The queries are the last N of M tokens; each attends to itself and to the tokens before it, as far
+    as the window reaches. The fused function never writes the [N, M] weights to memory, which would take most of the time.
 
     Args:
         q: [N, num_heads, head_dim]. k, v: [M, num_kv_heads, head_dim], M >= N.
@@ -77,17 +77,17 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule | None
 
 
 class NoCache:
-    """Stores nothing: a call must bring the whole sequence from its first token.
+    """Stores nothing: a call must contain the whole sequence from its first token.
 
     Args:
-        config: the model's; None: a model without windows, soft cap or scale of its own (GPT-2, Llama).
+        config: that of the model; None: a model without windows, soft cap or scale of its own (GPT-2, Llama).
     """
 
     def __init__(self, config: ModelConfig | None = None) -> None:
         self._rules = None if config is None else attention_rules(config)
 
     def check(self, config: ModelConfig) -> None:
-        """Raise a ValueError if it attends in another way than this model."""
+        """Raise a ValueError if its rules of attention are not those of this model."""
         plain = [AttentionRule(config.head_dim**-0.5)] * config.num_layers
         if (self._rules or plain) != attention_rules(config):
             raise ValueError("this model's layers attend in ways of their own: give NoCache(model.config)")
@@ -99,8 +99,8 @@ class NoCache:
 class ContiguousKVCache:
     """Stores the keys and values of one sequence, up to the model's context, in one growing tensor per layer.
 
-    Room doubles when it is used up, so that adding a token costs the same on average however long
-    the sequence is. (Growing by one token each time would copy the whole cache at each step.)
+    The capacity doubles when it is used up, so that the average cost of adding a token does not depend
+    on the length of the sequence. (Growing by one token each time would copy the whole cache at each step.)
     """
 
     FIRST_ROOM = 64  # tokens
@@ -124,11 +124,11 @@ class ContiguousKVCache:
 
     @property
     def bytes_reserved(self) -> int:
-        """Bytes taken from the machine, room for tokens to come included."""
+        """Bytes allocated, including those for later tokens."""
         return sum(kv.nbytes for kv in self._kv if kv is not None)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Append k and v of the new tokens, then attend from the new tokens to all that they may see."""
+        """Append k and v of the new tokens, then compute the attention of the new tokens."""
         return causal_attention(q, *self.append(layer, k, v), self._rules[layer])
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,7 +138,7 @@ class ContiguousKVCache:
             keys and values of all tokens so far, [M, num_kv_heads, head_dim] each.
 
         Raises:
-            ValueError: no room left. Nothing is stored then.
+            ValueError: the context is full; then nothing is stored.
         """
         start = self._lengths[layer]
         end = start + len(k)

@@ -33,7 +33,7 @@ SMALL_TABLES = 64 * 2**20  # bytes that a small file may ask for: rotary tables 
 
 
 class Stored(NamedTuple):
-    """A tensor as its file announces it."""
+    """A tensor as the header of its file describes it."""
 
     file: Path
     name: str
@@ -65,13 +65,13 @@ def load_checkpoint(kind: type[Model], folder: Path, dtype: str | torch.dtype, d
 
 
 def read_headers(folder: Path, dtypes: tuple[str, ...] = STORED_DTYPES) -> dict[str, Stored]:
-    """The tensors that a model's files announce, by name without the usual prefixes. No weight is read.
+    """The tensors that the headers of a model's files list, by name without the usual prefixes. No weight is read.
 
     Args:
         dtypes: types that a tensor may have.
 
     Raises:
-        ValueError: a damaged file, a name that is there twice, or a tensor of another type.
+        ValueError: a damaged file, a name that occurs twice, or a tensor of another type.
     """
     found: dict[str, Stored] = {}
     for file in checkpoint_files(folder):
@@ -109,7 +109,7 @@ def fit_model(
 
     Args:
         entries: the stored tensors, by name.
-        names: for another kind of file, where every matrix is [out, in]. By default the family's, see `is_turned`.
+        names: names for another kind of file, where every matrix is [out, in]. By default those of the family, see `is_turned`.
 
     Raises:
         ValueError: the settings and the stored tensors do not fit together.
@@ -131,7 +131,7 @@ def fit_model(
 
 
 def names_for(config: ModelConfig, ours: str, table: Mapping[str, list[str]] | None = None) -> list[str]:
-    """The stored tensors that make up one of our parameters. `table`: the family's own, if not given."""
+    """The stored tensors that make up one parameter of the model. `table`: by default that of the family."""
     table = table or WEIGHT_NAMES[config.family]
     *path, kind = ours.split(".")
     numbers = [part for part in path if part.isdigit()]  # of the layer, of the expert
@@ -145,7 +145,7 @@ def is_turned(config: ModelConfig, ours: str) -> bool:
 
 
 def assemble(config: ModelConfig, ours: str, pieces: list[Tensor], dtype: torch.dtype, device: str) -> Tensor:
-    """One of our parameters from the stored tensors that make it up."""
+    """One parameter of the model, from the stored tensors that make it up."""
     pieces = [piece.to(device, dtype) for piece in pieces]
     if is_turned(config, ours):
         pieces = [piece.t() for piece in pieces]
@@ -153,7 +153,7 @@ def assemble(config: ModelConfig, ours: str, pieces: list[Tensor], dtype: torch.
 
 
 def check_sizes(config: ModelConfig, entries: Mapping[str, TensorEntry]) -> None:
-    """Refuse settings that would take long or much memory to build, for the few weights that are there."""
+    """Refuse settings whose model would take far more time or memory to build than its stored weights justify."""
     if config.num_layers > len(entries):
         raise ValueError(f"it asks for {config.num_layers} layers, and {len(entries)} tensors are there")
     weights = sum(entry.nbytes for entry in entries.values())
@@ -167,7 +167,7 @@ def check_sizes(config: ModelConfig, entries: Mapping[str, TensorEntry]) -> None
 
 
 def check_memory(path: Path, entries: Iterable[TensorEntry], dtype: torch.dtype, device: str) -> None:
-    """Refuse a model that is too large before minutes go into reading it. Numbers become `dtype`, other types stay."""
+    """Refuse a model that is too large, before reading it for minutes. Plain weights become `dtype`, other types stay."""
     needed = sum(prod(e.shape) * dtype.itemsize if e.dtype in STORED_DTYPES else e.nbytes for e in entries)
     there = memory_bytes(device)
     if needed > there:
@@ -194,7 +194,7 @@ def check_names(config: ModelConfig, needed: list[str], entries: Mapping[str, Te
 def check_shapes(
     config: ModelConfig, ours: str, shape: list[int], pieces: Mapping[str, TensorEntry], turned: bool
 ) -> None:
-    """One below the other, the pieces must make up a tensor of ours. `turned`: they are stored as [in, out]."""
+    """Stacked, the pieces must have the shape of the model's parameter. `turned`: they are stored as [in, out]."""
     rows = [shape[0] // len(pieces)] * len(pieces)
     if len(pieces) == 3:  # queries, keys and values
         heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)

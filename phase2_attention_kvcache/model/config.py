@@ -19,19 +19,19 @@ Rotation = Literal["full", "local"]
 
 @dataclass(frozen=True)
 class ModelConfig(ModelShape):
-    """The shape of a model (Phase 1), and the settings that computing needs beside it.
+    """The shape of a model (Phase 1), and the other settings that computing with it needs.
 
     `choices` holds the settings that all models of a family share. `window(layer)` and `rotation(layer)` differ by layer.
 
     Attributes:
         norm_eps: keeps a norm from dividing by zero.
-        attention_bias, mlp_bias: whether the matrices have a bias. (`qkv_bias`: only those of queries, keys, values.)
+        attention_bias, mlp_bias: True if the matrices have a bias. (`qkv_bias`: only those of queries, keys, values.)
         rope_theta, rope_scaling: speeds of the rotation (see `positions.py`); not used by GPT-2.
-        local_rope_theta: in layers with a window, where they turn at another speed (Gemma 3).
-        no_rope_layers: layers whose queries and keys are not turned (SmolLM3).
-        query_pre_attn_scalar: scores are divided by its root; None: by that of head_dim.
-        attn_softcap, final_softcap: a score of attention, or of the next token, becomes cap * tanh(score / cap). None: not.
-        norm_topk_prob: of a mixture: whether the weights of the chosen experts are made to add up to 1.
+        local_rope_theta: the rope_theta of layers with a window, if it differs (Gemma 3).
+        no_rope_layers: layers whose queries and keys are not rotated (SmolLM3).
+        query_pre_attn_scalar: scores are divided by its square root; None: by the square root of head_dim.
+        attn_softcap, final_softcap: a score of attention, or a logit, becomes cap * tanh(score / cap). None: no cap.
+        norm_topk_prob: True if a mixture of experts scales the weights of the chosen experts to add up to 1.
         eos_token_ids: tokens that end a text.
     """
 
@@ -54,7 +54,7 @@ class ModelConfig(ModelShape):
         return (self.query_pre_attn_scalar or self.head_dim) ** -0.5
 
     def rotation(self, layer: int) -> Rotation | None:
-        """The table of angles by which a layer turns queries and keys; None: it does not turn them."""
+        """The table of angles by which a layer rotates queries and keys; None: no rotation."""
         if self.choices.positions != "rotary" or layer in self.no_rope_layers:
             return None
         return "local" if self.local_rope_theta is not None and self.window(layer) else "full"
@@ -115,7 +115,7 @@ def _gpt2_settings(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settings(raw: dict[str, Any], family: Family, shape: ModelShape) -> dict[str, Any]:
-    """Of all families but GPT-2, which has words of its own."""
+    """The settings of all families except GPT-2, whose config.json has other names."""
     names = ("silu",) if family.mlp == "swiglu" else ("gelu_pytorch_tanh", "gelu_new")
     _check_activation(raw.get("hidden_activation") or raw.get("hidden_act") or names[0], names)
     optional = ("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping")

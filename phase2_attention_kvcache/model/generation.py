@@ -1,6 +1,6 @@
-"""Generating text one token at a time: the naive way, and with a KV cache.
+"""Generating text one token at a time: naively, and with a KV cache.
 
-The naive way computes the whole sequence again for every new token. With a cache only the new token is computed, because keys and
+The naive loop computes the whole sequence again for every new token. With a cache only the new token is computed, because keys and
 values of older tokens never change: a token attends only to earlier ones.
 """
 
@@ -106,7 +106,7 @@ def generate_cached(
     stop_ids: Collection[int] = (),
     on_token: Callable[[int], None] | None = None,
 ) -> Generation:
-    """Compute each token once: the prompt in the first step (prefill), then one token a step (decode).
+    """Compute each token once: the prompt in the first step (prefill), then one token per step (decode).
 
     `on_token(id)` is called as each token arrives. The last token is never computed: the token after it is not needed.
     """
@@ -126,7 +126,7 @@ def generate_cached(
 def step(
     model: Transformer, token_ids: list[int], first: int, kv: KVCache, choose: Choose, result: Generation
 ) -> int:
-    """Compute tokens that stand at the positions from `first` on, and choose the next one. Noted in `result`."""
+    """Compute the tokens at the positions from `first` on, choose the next token, and record it in `result`."""
     began = time.perf_counter()
     positions = torch.arange(first, first + len(token_ids), device=model.device)
     hidden = model(torch.tensor(token_ids, device=model.device), positions, kv)

@@ -1,6 +1,6 @@
-"""The layers of the model: attention, the MLP or a mixture of them, norms, and the block made of these.
+"""The parts of the model: attention, the MLP or a mixture of experts, norms, and the layer (`Block`) that combines them.
 
-Families differ in a dozen small choices (`FAMILIES` in Phase 1); no family has a forward of its own.
+Families differ in a dozen small choices (`FAMILIES` in Phase 1); no family has a forward pass of its own.
 
 Sources: Radford et al. 2019 (GPT-2), section 2.3; Touvron et al. 2023 (Llama), section 2.2.
 """
@@ -18,10 +18,10 @@ from phase2_attention_kvcache.model.positions import apply_rotary
 
 
 class KVCache(Protocol):
-    """The seam between the model and the object that stores its keys and values."""
+    """The interface between the model and the object that stores its keys and values."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store the new keys and values of a layer; return attention over all that each token may see.
+        """Store the new keys and values of a layer; return the attention of each new token.
 
         Args:
             q: [N, num_heads, head_dim]. k, v: [N, num_kv_heads, head_dim].
@@ -36,7 +36,7 @@ Angles = tuple[Tensor, Tensor]  # cosines and sines at the tokens' positions, se
 
 
 class Attention(nn.Module):
-    """Project to q, k, v; norm and rotate them if the family does; let the cache attend; project back."""
+    """Project to q, k, v; normalize and rotate q and k if the family does; compute attention in the cache; project back."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Attention(nn.Module):
         return self.out(kv.attend(layer, q, k, v).reshape(n, self.q_size))
 
     def norm_queries_and_keys(self, qk: Tensor) -> Tensor:
-        """Each head by itself, or all heads as one row: the norm's width says. [N, q_size + kv_size] -> the same."""
+        """Normalize each head, or all heads as one row, by the norm's width: [N, q_size + kv_size] -> the same."""
         parts = zip(qk.split([self.q_size, self.kv_size], dim=-1), (self.q_norm, self.k_norm), strict=True)
         return torch.cat([norm(x.unflatten(1, (-1, *norm.weight.shape))).flatten(1) for x, norm in parts], -1)
 
@@ -108,7 +108,7 @@ MLPS = {"gelu": GeluMLP, "swiglu": SwiGLUMLP, "geglu": GeGLUMLP}
 
 
 class Experts(nn.Module):
-    """A mixture: many MLPs, of which each token uses a few. A router chooses and weighs them.
+    """A mixture of experts: many MLPs, of which each token uses a few. A router chooses and weights them.
 
     Source: Jiang et al. 2024 (Mixtral), section 2.1.
     """
@@ -128,7 +128,7 @@ class Experts(nn.Module):
         return out
 
     def dispatch(self, x: Tensor) -> Iterator[tuple[nn.Module, Tensor, Tensor]]:
-        """Each expert that some token chose, the rows of x that chose it, and its weight for each of them, [rows, 1]."""
+        """Each expert that a token chose, the rows of x that chose it, and its weight for each of these rows, [rows, 1]."""
         shares, chosen = self.router(x).float().softmax(-1).topk(self.per_token)  # [N, per_token] each
         if self.norm_topk_prob:
             shares = shares / shares.sum(-1, keepdim=True)
@@ -158,7 +158,7 @@ class RMSNorm(nn.Module):
 
 
 class OffsetRMSNorm(RMSNorm):
-    """Gemma: the weights are the scale minus 1. All of it in float32."""
+    """Gemma: the weights are the scale minus 1. Computed in float32."""
 
     def forward(self, x: Tensor) -> Tensor:
         wide = F.rms_norm(x.float(), self.weight.shape, 1.0 + self.weight.float(), self.eps)
@@ -175,7 +175,7 @@ def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
 class Block(nn.Module):
     """Attention, then MLP; the result of each is added to the residual stream.
 
-    Each gets a normed copy of the stream, or its result is normed before it is added, or both.
+    Each gets a normalized copy of the stream, or its result is normalized before it is added, or both.
     """
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
@@ -202,7 +202,7 @@ def normed(x: Tensor, norm: nn.Module | None) -> Tensor:
 
 class Blocks(nn.ModuleList):
     def forward(self, x: Tensor, angles: dict[Rotation | None, Angles | None], kv: KVCache) -> Tensor:
-        """All blocks, one after the other: [N, d_model] -> [N, d_model]. angles: of each rotation that a block uses."""
+        """All layers in order: [N, d_model] -> [N, d_model]. angles: the tables of each rotation that a layer uses."""
         for layer, block in enumerate(self):
             x = block(x, layer, angles[block.rotation], kv)
         return x

@@ -21,7 +21,7 @@ def apply_logits_processors(
     output_ids: Sequence[Sequence[int]],
     eos_token_ids: Collection[int],
 ) -> Tensor:
-    """Logits [B, vocab] with these rows changed as their requests ask: a copy in float32."""
+    """A float32 copy of the logits [B, vocab], in which these rows are changed as their requests ask."""
     changed = logits.float().clone()
     for i in rows:
         row, p, output = changed[i], params[i], output_ids[i]
@@ -35,7 +35,7 @@ def apply_logits_processors(
 
 
 def shifts_of(p: SamplingParams, eos_token_ids: Collection[int], logits: Tensor) -> tuple:
-    """The rows that a request adds to its logits [vocab]: always, and before `min_tokens`; the last tokens of bad words. Built once."""
+    """The numbers added to a request's logits [vocab], always and before `min_tokens`, and the last tokens of its bad words. Built once."""
     if p.cache.get("shifts of") != (key := (frozenset(eos_token_ids), logits.shape[1], logits.device)):
         ids = partial(torch.tensor, dtype=torch.long, device=logits.device)
         always, early = torch.zeros(2, 1, device=logits.device)
@@ -55,7 +55,7 @@ def shifts_of(p: SamplingParams, eos_token_ids: Collection[int], logits: Tensor)
 
 
 def apply_penalties(row: Tensor, p: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> None:
-    """Make tokens that occurred already less likely, in `row` [vocab]: in prompt and answer, or in the answer alone."""
+    """Lower the logits in `row` [vocab] of tokens that have occurred in prompt and answer, or in the answer alone."""
     if p.repetition_penalty != 1 and (prompt or output):
         seen = torch.tensor([*prompt, *output], device=row.device)
         logits = row[seen]

@@ -13,7 +13,7 @@ class TokenLogprobs(dict[int, float]):
     rank: int  # of the chosen token; 1 is the most probable
 
     def ranks(self) -> dict[int, int]:
-        """The rank of every token in here."""
+        """The rank of every token listed."""
         picked = next(iter(self))
         ordered = sorted(self, key=lambda token: -self[token])
         return {token: i for i, token in enumerate(ordered, 1)} | {picked: self.rank}
@@ -24,7 +24,7 @@ def report_logprobs(
 ) -> list[TokenLogprobs | None]:
     """Log probabilities of the chosen and the most probable tokens, for the rows that ask for them.
 
-    Among equal ones, which are listed may depend on how many the other rows ask for.
+    Which of several equally probable tokens are listed may depend on how many the other rows ask for.
     """
     answers: list[TokenLogprobs | None] = [None] * len(params)
     asking = [i for i, p in enumerate(params) if p.logprobs is not None]

@@ -17,11 +17,11 @@ def rotary_frequencies(
 ) -> torch.Tensor:
     """The angle by which each pair of numbers rotates from one position to the next, in radians: [head_dim / 2].
 
-    Pair i turns by theta^(-2i / head_dim): the first by 1 (a full turn in 6.3 tokens), the last by nearly
+    Pair i rotates by theta^(-2i / head_dim): the first by 1 (a full turn in 6.3 tokens), the last by nearly
     1/theta.
 
     Args:
-        theta: the base; a larger one makes all pairs but the first slower.
+        theta: the base; a larger base makes all pairs but the first slower.
         scaling: `rope_scaling` or `rope_parameters` of a config.json. None or kind "default": none. Other kinds: see
             `ROPE_SCALINGS` in this phase's `__init__.py`.
 
@@ -47,7 +47,7 @@ def rotary_frequencies(
 
 
 def rotary_amplitude(scaling: dict[str, Any] | None) -> float:
-    """The factor for cosines and sines: 1, unless a kind of scaling says otherwise."""
+    """The factor for cosines and sines: 1, unless the kind of scaling sets another."""
     kind = kind_of(scaling or {})
     return import_module(ROPE_SCALINGS[kind]).amplitude(scaling) if kind in ROPE_SCALINGS else 1.0
 
@@ -71,14 +71,14 @@ def rotary_tables(
 
 
 def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn each pair of numbers by its token's angle.
+    """Rotate each pair of numbers by its token's angle.
 
     Args:
         x: queries or keys [N, heads, head_dim].
         cos, sin: [N, head_dim / 2], the rows of `rotary_tables` at the tokens' positions.
 
     Returns:
-        [N, heads, head_dim] in the number format of `x`.
+        [N, heads, head_dim] in the dtype of `x`.
 
     Which numbers form a pair? In the paper neighbours do: 0 and 1, 2 and 3. Here, as in Hugging Face's
     files, number i of the first half goes with number i of the second half. Both are the same up to the

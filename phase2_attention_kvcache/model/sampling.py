@@ -1,6 +1,6 @@
 """From logits to a token: the most probable one, or a random sample.
 
-Penalties and all that can change a greedy choice are in `logits_processors.py`; temperature, min-p, top-k and top-p in
+Penalties and everything else that can change a greedy choice are in `logits_processors.py`; temperature, min-p, top-k and top-p in
 `truncation.py`.
 
 Source: vllm/v1/sample/sampler.py for the order in which they apply.
@@ -29,7 +29,7 @@ Generator = torch.Generator | float | None  # a number that was drawn already; N
 
 
 class BadLogitsError(ValueError):
-    """Logits from which no token can be sampled. `rows` says of which requests: an engine can drop these and go on."""
+    """Logits from which no token can be sampled. `rows` lists their rows: an engine can drop these requests and continue."""
 
     def __init__(self, rows: list[int], reason: str) -> None:
         self.rows = rows
@@ -41,8 +41,8 @@ class BadLogitsError(ValueError):
 class SampledTokens:
     """One token for each row, and log probabilities where they were asked for.
 
-    `logprobs[i]` maps token id to natural logarithm of its probability: the chosen token first, then the
-    most probable ones. They come from the model's own logits, before any parameter applies.
+    `logprobs[i]` maps a token id to the natural logarithm of its probability: the chosen token first, then the
+    most probable ones. They are computed from the model's own logits, before any parameter applies.
     """
 
     token_ids: list[int]
@@ -54,7 +54,7 @@ class Sampler:
 
     Args:
         eos_token_id: the model's end-of-text token(s), banned until a request has its `min_tokens`.
-        generator: of the random numbers for requests without a seed; None: torch's own.
+        generator: the random generator for requests without a seed; None: torch's default generator.
 
     Order, as in vLLM: log probabilities to report; logit_bias and min_tokens; repetition, frequency and
     presence penalties; then greedy rows are done. For the others: temperature, min_p, top_k, top_p, draw.
@@ -79,15 +79,15 @@ class Sampler:
         """Pick one token for each row.
 
         Args:
-            logits: [B, vocab], one row a request. Not changed. Minus infinity means: never.
+            logits: [B, vocab], one row per request; not changed. A token with minus infinity is never chosen.
             params: how to pick, for each row.
             prompt_ids, output_ids: tokens of the prompt, and of the answer so far.
             generators: `params.make_generator()` for a request with a seed, kept from step to step; None: the
                 common generator. A row with its own generator is drawn independently of all others.
 
         Raises:
-            BadLogitsError: a row holds NaN or plus infinity, or bans every token. No generator has moved yet,
-                so the other rows can be sampled again without it.
+            BadLogitsError: a row holds NaN or plus infinity, or bans every token. No random number has been drawn
+                yet, so the other rows can be sampled again without this row.
             ValueError: the lists do not fit the rows, or `params` name a token outside the vocabulary.
         """
         _check_rows(logits, params, prompt_ids, output_ids, generators)
@@ -132,7 +132,7 @@ class Sampler:
     ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
         """The logits after `logits_processors.py`, and the most probable token of each row, on the device and here.
 
-        Refuses broken rows. Their mistake comes in the place of the token, so that the host waits once.
+        Refuses broken rows. The device returns an error code in place of their token, so that the host waits only once.
         """
         best, likeliest = self.largest(logits)  # the largest of a row with a NaN is NaN
         broken = ~torch.isfinite(best)
@@ -166,7 +166,7 @@ def draw(probs: torch.Tensor, generators: Sequence[Generator], common: Generator
     """Draw one token from each row of `probs` [B, vocab]: a tensor [B] on its device.
 
     Lay the tokens side by side on a line of length 1, each as wide as its probability, and pick one point. A row takes
-    one random number, from its own generator: no other row, no device and no size of the vocabulary changes its token.
+    one random number from its own generator, so its token does not depend on other rows, the device or the vocabulary's size.
     """
     ends = probs.double().cumsum(-1)  # where each token's piece of the line ends
     # The line is 1 long, but for rounding. A piece of width 0 never is the first that ends behind the point.

@@ -24,29 +24,29 @@ class SamplingParams:
 
     Attributes:
         n: how many answers to the same prompt.
-        temperature: logits are divided by it. Below 1 bold differences, above 1 flat ones; 0: always the
-            most probable token (greedy).
+        temperature: logits are divided by it. Below 1 it sharpens the distribution, above 1 it flattens it;
+            0: always the most probable token (greedy).
         top_p: keep the most probable tokens until together they have this probability.
         top_k: keep this many of the most probable tokens; 0 or -1: all.
         min_p: drop tokens with less than this times the probability of the most probable one.
-        presence_penalty: taken off the logit of every token that the answer already holds.
-        frequency_penalty: the same, once for each time that the answer holds it.
+        presence_penalty: subtracted from the logit of every token that the answer already contains.
+        frequency_penalty: the same, once for each occurrence in the answer.
         repetition_penalty: logits of tokens in prompt or answer are divided by it (multiplied if negative).
         logit_bias: token id -> added to its logit, -100 to 100.
         seed: the same seed draws the same random numbers, whatever else is in the batch. So it gives the same
-            answer in float32, but for a rare tie. In 16 bit the model's own sums depend a little on the batch.
-        max_tokens: most tokens of an answer; None: as many as the context holds.
-        min_tokens: no end of text and no stop token before this many.
+            answer in float32, except for a rare tie. In 16 bits the model's own sums depend slightly on the batch.
+        max_tokens: maximum number of tokens of an answer; None: as many as fit the context.
+        min_tokens: no end-of-text token and no stop token before this many tokens.
         stop: strings that end the answer; given as one or several, kept as a tuple.
         stop_token_ids: tokens that end the answer, kept as a tuple, each once.
-        allowed_token_ids: only these tokens may be picked, kept as a tuple, each once; None: all.
-        bad_words: texts that the answer must not hold. Their tokens come with `fitted`.
-        include_stop_str_in_output: whether the text keeps the string that ended it.
-        ignore_eos: go on after the end-of-text token (for benchmarks).
+        allowed_token_ids: only these tokens may be chosen, kept as a tuple, each once; None: all.
+        bad_words: texts that the answer must not contain. `fitted` computes their tokens.
+        include_stop_str_in_output: True: the text keeps the string that ended it.
+        ignore_eos: continue after the end-of-text token (for benchmarks).
         logprobs: report the log probability of the chosen token and of this many of the most probable ones.
         prompt_logprobs: the same for each token of the prompt.
         skip_special_tokens: leave special tokens out of the text.
-        cache_salt: only requests with the same one share a prefix cache. (In vLLM a field of the request.)
+        cache_salt: only requests with the same salt share cached blocks. (In vLLM a field of the request.)
 
     Raises:
         ValueError: a value out of its range; the message names the field, the value and the range.
@@ -94,7 +94,7 @@ class SamplingParams:
         return self.temperature < GREEDY_BELOW
 
     def changes_logits(self, num_output: int) -> bool:
-        """True if `logits_processors.py` has something to do, once the answer has `num_output` tokens."""
+        """True if `logits_processors.py` changes the logits of an answer that has `num_output` tokens."""
         penalised = self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
         banned = self.allowed_token_ids is not None or bool(self.bad_words_token_ids)
         return penalised or banned or bool(self.logit_bias) or num_output < self.min_tokens
@@ -107,7 +107,7 @@ class SamplingParams:
                 raise ValueError(f"{name} holds the token {token}: this vocabulary goes from 0 to {last}")
 
     def fitted(self, vocab_size: int, encode: Callable[[str], list[int]] | None) -> SamplingParams:
-        """With the tokens of `bad_words`, by a tokenizer's `encode`. Raises ValueError: this model cannot serve them."""
+        """These parameters with the tokens of `bad_words`, from a tokenizer's `encode`. Raises ValueError: this model cannot serve them."""
         self.check_vocabulary(vocab_size)
         if (self.stop or self.bad_words) and encode is None:
             raise ValueError("stop strings and bad_words need text: give the engine a tokenizer")
@@ -120,7 +120,7 @@ class SamplingParams:
         return self._with(bad_words_token_ids=tuple(found), cache={}) if found else self
 
     def for_answer(self, index: int) -> SamplingParams:
-        """Those of answer `index` of n as a request: seed + index, as in vLLM; only the first reports on the prompt."""
+        """The parameters of answer `index` of n: seed + index, as in vLLM; only the first answer has `prompt_logprobs`."""
         seed = None if self.seed is None else (self.seed + index) % 2**64
         return self._with(n=1, seed=seed, prompt_logprobs=None if index else self.prompt_logprobs)
 
@@ -129,5 +129,5 @@ class SamplingParams:
         return other
 
     def make_generator(self) -> torch.Generator | None:
-        """The request's own random numbers; None without a seed."""
+        """The request's own random generator; None without a seed."""
         return None if self.seed is None else torch.Generator().manual_seed(self.seed % 2**64)

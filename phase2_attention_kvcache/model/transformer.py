@@ -1,8 +1,8 @@
-"""The model, whole: GPT-2, Llama, Qwen, Gemma and their like from one set of layers.
+"""The whole model: GPT-2, Llama, Qwen, Gemma and similar families from one set of layers.
 
 Tokens are flat: a call takes N tokens of any number of requests, and there is no batch dimension. The model
 does not know where its keys and values are stored; it passes them to `kv.attend` of a cache object.
-Each phase of the course brings another such object.
+Later phases add other such objects.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Transformer(nn.Module):
         return self.final_norm.weight.dtype
 
     def forward(self, token_ids: Tensor, positions: Tensor, kv: KVCache) -> Tensor:
-        """Run all blocks.
+        """Run all layers.
 
         Args:
             token_ids: [N] integers. positions: [N], each token's place in its own sequence.
@@ -82,9 +82,9 @@ class Transformer(nn.Module):
             hidden [N, d_model], after the last norm.
 
         Raises:
-            ValueError: a `NoCache` that was not told how this model attends; ids or positions out of range.
-                (On a GPU the latter would mean waiting for it, so there the caller checks, with `check_tokens`,
-                before the ids leave Python.)
+            ValueError: a `NoCache` without this model's rules of attention; ids or positions out of range.
+                (On a GPU the second check would have to wait for the device, so there the caller checks, with
+                `check_tokens`, before the ids leave Python.)
         """
         if token_ids.device.type == "cpu":
             self.check_tokens(token_ids, positions)
@@ -128,7 +128,7 @@ class Transformer(nn.Module):
 
 
 def make_table(rows: int, width: int) -> nn.Embedding:
-    """A table of vectors, not filled yet. (`nn.Embedding` would draw them, and on the "meta" device, where shapes
+    """A table of vectors, not initialized. (`nn.Embedding` would draw them, and on the "meta" device, where shapes
     are made without memory, load torch's compiler for it: a second for every script.)
     """
     return nn.Embedding(rows, width, _weight=torch.empty(rows, width))

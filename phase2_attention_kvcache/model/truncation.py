@@ -1,4 +1,4 @@
-"""Temperature, min-p, top-k and top-p: from logits to the probabilities that a token is drawn from.
+"""Temperature, min-p, top-k and top-p: from logits to the probabilities from which a token is drawn.
 
 Source: vllm/v1/sample/ops/topk_topp_sampler.py; top-p: Holtzman et al. (2020), section 3.1.
 """
@@ -20,7 +20,7 @@ def to_probs(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Te
     """Temperature, min_p, top_k, top_p: logits [B, vocab] -> probabilities [B, vocab].
 
     Tokens exactly as likely as the last one kept are kept as well, in top_k (as in vLLM) and in top_p: so the
-    outcome never depends on the order of equals, and 16-bit logits have many equals.
+    result never depends on the order of equal logits, which are frequent in 16 bits.
     """
 
     def column(values: list[float]) -> torch.Tensor:

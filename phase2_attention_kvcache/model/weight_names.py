@@ -1,4 +1,4 @@
-"""The tensor names of each family: ours -> theirs.
+"""The tensor names of each family: the course's name -> the names in the family's files.
 
 {} stands for the layer (then, in a mixture, the expert); the last one for weight or bias. Several names on the right are
 joined along the output dimension.

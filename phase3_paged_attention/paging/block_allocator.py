@@ -1,6 +1,6 @@
 """Page frames for the KV cache: which blocks of memory are free, and which is taken next.
 
-An operating system cuts memory into page frames of equal size and keeps a list of the free ones. Here the
+An operating system divides memory into page frames of equal size and keeps a list of the free ones. Here the
 frames are blocks of a few tokens' keys and values. Because all blocks have one size, any free block
 serves any request: there is no search, and there are no gaps that are too small to use.
 """
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 class PhysicalBlock:
     """One page frame: room for the keys and values of `block_size` tokens, in every layer.
 
-    `KVStorage` has the tensors; this record has the block's state.
+    `KVStorage` holds the tensors; this record holds the block's state.
 
     Attributes:
-        block_id: its number; the tensors are indexed with it.
+        block_id: the index of the block in the tensors.
         ref_count: how many block tables point here. 0: free.
         block_hash: identifies its tokens and all tokens before them; None while it is not full, and in a
             manager without prefix caching. A free block keeps its hash until it is taken.
@@ -40,10 +40,10 @@ class BlockAllocator:
     """The free list: a doubly linked list, in which every operation takes the same time at any length.
 
     A prefix hit removes a block from the *middle* of the list. A Python list or a deque would have to search for
-    it. In a linked list a block knows its two neighbours and is unlinked.
+    it. In a linked list each block points to its two neighbours, so it is unlinked without a search.
 
     Blocks are taken at the front, at first in the order 1, 2, 3, ... Block 0 is the null block: it is never
-    allocated, so a table may point to it where there is nothing to read. It has a reference of its own, so that
+    allocated, so a table may point to it where attention reads nothing. It has a permanent reference, so that
     its count never reaches 0.
 
     Args:
@@ -83,7 +83,7 @@ class BlockAllocator:
         """Remove this block from the free list, at any position.
 
         Raises:
-            ValueError: it is not in the free list.
+            ValueError: the block is not in the free list.
         """
         before, after = block.previous, block.next
         if before is None or after is None:

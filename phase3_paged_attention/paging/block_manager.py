@@ -1,12 +1,12 @@
-"""`BlockManager`: virtual memory for the KV cache. It decides which block belongs to which request.
+"""`BlockManager`: virtual memory for the KV cache. It assigns blocks to requests.
 
     match_prefix   find the cached blocks that hold the beginning of a request's tokens
     reserve        allocate blocks for the first n tokens of a request; False if too few are free, and nothing has changed
-    cache_blocks   enter full blocks in the prefix cache, so that other requests find them
-    free           free all blocks of a request: with a hash to the end of the free list, without one to its front
-    uncache        before `free`, if the request is preempted: forget the blocks that will not be filled
+    cache_blocks   add full blocks to the prefix cache, so that other requests find them
+    free           free all blocks of a request: those with a hash go to the end of the free list, the others to its front
+    uncache        before `free`, if the request is preempted: remove blocks that will not be filled from the prefix cache
 
-It never sees a key or a value; `KVStorage` has the tensors.
+It never handles a key or a value; `KVStorage` holds the tensors.
 
 Sources: Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention" (2023),
 sections 4.2 to 4.4; vllm/v1/core/kv_cache_manager.py (`allocate_slots`), block_pool.py and
@@ -75,7 +75,7 @@ class BlockManager:
     def match_prefix(self, table: BlockTable, token_ids: Sequence[int]) -> list[PhysicalBlock]:
         """The longest run of cached blocks from the first token on. `reserve` takes them afterwards.
 
-        Never all tokens: the last one must be computed, or there would be no logits to sample from.
+        Never all tokens: the last token must be computed, because sampling needs its logits.
         """
         found: list[PhysicalBlock] = []
         if self.enable_prefix_caching:
@@ -118,7 +118,7 @@ class BlockManager:
     def reserve(
         self, table: BlockTable, num_tokens: int, prefix: Sequence[PhysicalBlock] = (), must_fit: int = 0
     ) -> bool:
-        """Allocate slots for the first `num_tokens` tokens of a request. False if too few blocks are free; then nothing changed.
+        """Allocate slots for the first `num_tokens` tokens of a request. False, without a change, if too few blocks are free.
 
         Args:
             table: keeps the blocks that it has.
@@ -146,9 +146,9 @@ class BlockManager:
         return True
 
     def cache_blocks(self, table: BlockTable, token_ids: Sequence[int], num_tokens: int) -> None:
-        """Enter the blocks that the first `num_tokens` tokens fill in the prefix cache.
+        """Add to the prefix cache the blocks that the first `num_tokens` tokens fill.
 
-        They may be entered before they are computed: this step fills them before another request reads them.
+        Blocks may be added before they are computed: this step fills them before another request reads them.
         """
         num_full = min(num_tokens, len(token_ids)) // self.block_size
         if self.enable_prefix_caching and num_full > table.num_hashed:
@@ -159,7 +159,7 @@ class BlockManager:
             table.num_hashed = num_full
 
     def take_block(self) -> PhysicalBlock:
-        """The block at the front of the free list. If it has a hash, the prefix cache forgets it: that is the eviction."""
+        """The block at the front of the free list. If it has a hash, it is evicted: the prefix cache removes it."""
         block = self.allocator.take()
         self.prefix_cache.remove(block)
         return block
@@ -167,7 +167,7 @@ class BlockManager:
     # ------------------------------------------------------------------ freeing
 
     def free(self, table: BlockTable) -> None:
-        """Free all blocks of a request that finished or is preempted. An empty table is fine.
+        """Free all blocks of a request that finished or is preempted. An empty table is allowed.
 
         The last block goes first, so that the end of a text is evicted before its beginning, which more requests
         may share.
@@ -189,12 +189,12 @@ class BlockManager:
         self.allocator.free_to_back(cached)
 
     def uncache(self, table: BlockTable, first: int = 0) -> None:
-        """Remove the blocks from `first` on from the prefix cache: their content is not that of their hashes."""
+        """Remove the blocks from `first` on from the prefix cache, because their content does not match their hashes."""
         for block in table.blocks[first:]:
             self.prefix_cache.remove(block)
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached contents. False (and nothing is done) while any request holds a block."""
+        """Remove all blocks from the prefix cache. False, without a change, while any request holds a block."""
         if self.allocator.num_free < self.num_blocks - 1:
             return False
         for block in self.allocator.blocks:
@@ -202,5 +202,5 @@ class BlockManager:
         return True
 
     def check_integrity(self) -> None:
-        """Raise RuntimeError if anything contradicts itself (see `integrity.py`)."""
+        """Raise RuntimeError if the records contradict each other (see `integrity.py`)."""
         check_integrity(self.block_size, self.allocator, self.prefix_cache, self.tables)

@@ -1,4 +1,4 @@
-"""Decode attention of a paged cache on a CPU: with the compiled kernel if it is available, otherwise gathered with torch."""
+"""Decode attention of a paged cache on a CPU: with the compiled kernel if it is available, otherwise with a gather in torch."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -17,10 +17,10 @@ KERNEL = "phase3_paged_attention.compiled.cpu_kernel"
 
 
 class Decoder(Protocol):
-    """Attends from one new token of each request."""
+    """Computes attention for one new token of each request."""
 
     def begin_step(self, block_tables: np.ndarray, context_lens: np.ndarray) -> None:
-        """block_tables: int32 [B, most blocks], 0 behind a table's end. context_lens: int32 [B]."""
+        """block_tables: int32 [B, most blocks], 0 after a table's end. context_lens: int32 [B]."""
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """q: [B, num_heads, head_dim]. Returns: the same."""
@@ -39,13 +39,13 @@ _switched_off = False
 
 
 def compiled_kernel() -> Callable | None:
-    """`paged_decode_cpu`; None without numba, with no folder for what it compiles, or once switched off."""
+    """`paged_decode_cpu`; None without numba, without a folder for compiled code, or after it was switched off."""
     module = None if _switched_off else _import_kernel()
     return module and module.paged_decode_cpu
 
 
 def switch_off_compiled_kernel() -> None:
-    """Caches made from now on gather. For a forked process, which numba's threads would end."""
+    """Caches created from now on gather. For a forked process, which numba's threads would terminate."""
     global _switched_off
     _switched_off = True
 
@@ -63,7 +63,7 @@ class Reach(NamedTuple):
 
     Attributes:
         blocks: [B * columns], for each request the same number of blocks, side by side.
-        mask: [B, 1, 1, places], True where a place holds a token that is seen. padding: flat indices where it is False.
+        mask: [B, 1, 1, places], True where a slot holds a token to which the query attends. padding: flat indices where it is False.
     """
 
     blocks: Tensor
@@ -72,7 +72,7 @@ class Reach(NamedTuple):
 
 
 class GatherDecode:
-    """Where there is no compiled kernel: copy the blocks of each request together, then attend with torch."""
+    """Without the compiled kernel: gather the blocks of each request, then compute attention with torch."""
 
     def __init__(self, storage: KVStorage, rules: Sequence[AttentionRule]) -> None:
         self._storage, self._rules = storage, rules
@@ -116,7 +116,7 @@ class GatherDecode:
         return out.reshape(batch, num_heads, head_dim)
 
     def _gather(self, kind: int, layer: int, reach: Reach, batch: int) -> Tensor:
-        """[B, num_kv_heads, places, head_dim]: every request's blocks in one row, 0 where no token is seen."""
+        """[B, num_kv_heads, places, head_dim]: every request's blocks in one row, 0 where the query attends to no token."""
         if self._storage.rounds:
             rows = self._storage.read(kind, layer, reach.blocks)
         else:

@@ -14,7 +14,7 @@ def check_integrity(
     """Compare block tables, reference counts, free list and prefix cache with each other.
 
     Raises:
-        RuntimeError: they disagree; the message says where. It is a bug, never a user's mistake.
+        RuntimeError: they disagree; the message says where. This is a bug, never a user's mistake.
     """
     for table in tables:
         demand(table.block_ids == [b.block_id for b in table.blocks], "a table's ids and blocks differ")

@@ -8,7 +8,7 @@ from phase2_attention_kvcache.model.config import ModelConfig
 
 
 class KVStorage:
-    """Memory for keys and values of all layers. It stores and reads; a paged cache attends over it.
+    """Memory for keys and values of all layers. It writes and reads; a paged cache computes the attention.
 
     Args:
         config: shape of the model.
@@ -16,7 +16,7 @@ class KVStorage:
         dtype, device: of the keys and values.
 
     Attributes:
-        data: all of it, [2 (keys, values), num_layers, num_blocks, block_size, num_kv_heads, head_dim].
+        data: all keys and values, [2 (keys, values), num_layers, num_blocks, block_size, num_kv_heads, head_dim].
         k_cache, v_cache: for each layer [num_blocks, block_size, num_kv_heads, head_dim].
         rounds: True if a read returns rounded numbers.
         tensors: all tensors whose dimension 2 is the block.

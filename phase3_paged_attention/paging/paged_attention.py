@@ -24,7 +24,7 @@ def paged_attention_loops(
         q: [num_heads][head_dim], the token's queries.
         k_cache, v_cache: [num_blocks][block_size][num_kv_heads][head_dim] as nested lists.
         block_table: physical block of each logical block.
-        context_len: tokens that the query may see, itself included.
+        context_len: tokens to which the query attends, itself included.
         scale: 1 / sqrt(head_dim) if not given.
 
     Returns:
@@ -69,10 +69,10 @@ def paged_attention_vectorised(
     Args:
         q: [N, num_heads, head_dim], the new tokens of all requests, one request after the other.
         k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim].
-        block_tables: [B, most blocks] integers; entries behind a request's blocks are ignored.
+        block_tables: [B, most blocks] integers; entries after a request's blocks are ignored.
         query_lens: new tokens of each request; they add up to N.
-        context_lens: tokens of each request, the new ones included: its query i sees the first
-            context_len - query_len + i + 1.
+        context_lens: tokens of each request, the new ones included: its query i attends to the
+            first context_len - query_len + i + 1.
         scale: 1 / sqrt(head_dim) if not given.
 
     Returns:

@@ -1,4 +1,4 @@
-"""`StepLayout`, where the tokens of a step are; `PagedCache`, the interface; `PagedKVCache`, the third object at the seam."""
+"""`StepLayout`, the slots of a step's tokens; `PagedCache`, the interface; `PagedKVCache`, the paged cache in torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -62,7 +62,7 @@ class StepLayout:
 
 
 def pad_tables(block_tables: Sequence[Sequence[int]]) -> np.ndarray:
-    """Block tables as one array [B, most blocks] int32, filled up with 0, the null block."""
+    """Block tables as one array [B, most blocks] int32, padded with 0, the null block."""
     padded = np.zeros((len(block_tables), max(map(len, block_tables))), dtype=np.int32)
     for row, table in zip(padded, block_tables, strict=True):
         row[: len(table)] = table
@@ -72,7 +72,7 @@ def pad_tables(block_tables: Sequence[Sequence[int]]) -> np.ndarray:
 class PagedCache(Protocol):
     """Keys and values of many requests in blocks: the object behind `kv.attend` in the engine.
 
-    Before each step `begin_step`. In the step every layer calls `attend` once.
+    The engine calls `begin_step` before each step. In the step every layer calls `attend` once.
     """
 
     num_blocks: int
@@ -82,7 +82,7 @@ class PagedCache(Protocol):
         """Set the layout of the next step."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store the new keys and values in their slots; attend from each new token to the tokens of its request that it may see.
+        """Store the new keys and values in their slots; return the attention of each new token over its request's tokens.
 
         Args:
             q: [N, num_heads, head_dim]. k, v: [N, num_kv_heads, head_dim].
@@ -99,14 +99,14 @@ class PagedKVCache:
     Args:
         config, num_blocks, block_size, dtype, device: as for `KVStorage`.
         storage: the tensors; None: new ones.
-        use_kernel: False copies blocks together to decode, even where the compiled kernel could run.
+        use_kernel: False: gather blocks for decode, even where the compiled kernel could run.
 
     Attributes:
         storage: the tensors.
-        rules: what the attention of each layer does.
-        decoder: attends for rows that are decoded.
-        layout: of the step that was begun last.
-        block_tables, context_lens: of the last step with `decodes`, int32: [B, most blocks] with 0 behind a
+        rules: scale, window and soft cap of each layer's attention.
+        decoder: computes the attention of rows in decode.
+        layout: the layout of the step begun last.
+        block_tables, context_lens: those of the last step with `decodes`, int32: [B, most blocks] with 0 after a
             table's end, and [B].
     """
 
