@@ -1,7 +1,7 @@
 """Handles Ctrl-C and SIGTERM without a traceback.
 
 Python raises KeyboardInterrupt at the current line. During an import, libraries catch the error or leave a module half
-loaded, and torch takes seconds to import. No clean-up is needed at that time, so a program of the course ends at once.
+loaded, and torch takes seconds to import. So a program of the course removes its temporary folders and ends at once.
 Elsewhere the program unwinds as usual, and `labkit/terminal.py` prints "stopped". SIGTERM, which
 `kill` and `timeout` send, unwinds as well: temporary files are removed, and started processes end.
 """
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,8 +37,9 @@ def is_a_program() -> bool:
 
 
 def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
-    """End the process: the action of Ctrl-C before a program has begun and after it has ended."""
+    """End the process: the action of Ctrl-C during an import, before a program has begun and after it has ended."""
     os.write(2, b"stopped\n")
+    weakref.finalize._exitfunc()  # removes each `TemporaryDirectory`; `atexit` would also wait for other processes
     os._exit(128 + number)
 
 

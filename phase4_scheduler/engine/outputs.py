@@ -3,6 +3,7 @@
 Source: vllm/outputs.py.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -101,11 +102,11 @@ class RequestOutput:
         self.finished, self.error = new.finished, new.error
         self.extras |= new.extras
         for part in new.outputs:
-            known = next((c for c in self.outputs if c.index == part.index), None)
-            if known is None:
+            at = bisect_left(self.outputs, part.index, key=lambda c: c.index)  # there may be thousands
+            if self.outputs[at : at + 1] == [] or self.outputs[at].index != part.index:
                 known = replace(part, token_ids=[], text="", logprobs=None if part.logprobs is None else [])
-                self.outputs.append(known)
-                self.outputs.sort(key=lambda c: c.index)
+                self.outputs.insert(at, known)
+            known = self.outputs[at]
             known.token_ids += part.token_ids
             known.text += part.text
             known.finish_reason, known.stop_reason = part.finish_reason, part.stop_reason

@@ -31,6 +31,7 @@ from phase4_scheduler.server.bodies import SMALL_BODY, RequestModel, longest_bod
 from phase4_scheduler.server.calls import Call
 from phase4_scheduler.server.chat import Chat, rendered
 from phase4_scheduler.server.completions import Completion
+from phase4_scheduler.server.encoding import JsonResponse, json_answer, json_slices, to_json
 from phase4_scheduler.server.middleware import ApiKey, CountLoad, http_metrics, trusting
 from phase4_scheduler.server.page import page_routes
 from phase4_scheduler.server.protocol import (
@@ -40,9 +41,7 @@ from phase4_scheduler.server.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
-    JsonResponse,
     TokenizeRequest,
-    to_json,
 )
 from phase4_scheduler.server.responses import Response as ResponseCall
 from phase4_scheduler.server.responses import ResponsesRequest, no_such_response
@@ -98,7 +97,7 @@ class Server:
             first = await unless_disconnected(request, prepared(call, chunks.__anext__))
             events = self.events(first, chunks, call.END)
             return StreamingResponse(events, media_type="text/event-stream")
-        return JsonResponse(await unless_disconnected(request, prepared(call, call.whole)), headers=headers)
+        return await json_answer(await unless_disconnected(request, prepared(call, call.whole)), headers)
 
     async def stored_response(self, request: Request) -> Response:
         raise no_such_response(request.path_params["name"])
@@ -106,12 +105,15 @@ class Server:
     async def events(
         self, first: dict[str, Any], chunks: AsyncIterator[dict[str, Any]], end: bytes
     ) -> AsyncIterator[bytes]:
-        """Server-sent events."""
+        """Server-sent events, before each its name if it has one."""
         try:
             async with aclosing(chunks):
-                yield event(first)
-                async for chunk in chunks:
-                    yield event(chunk)
+                chunk = first
+                while chunk is not None:
+                    name = b"event: %b\n" % chunk["type"].encode() if "type" in chunk else b""
+                    async for piece in json_slices(chunk, name + b"data: ", b"\n\n"):
+                        yield piece
+                    chunk = await anext(chunks, None)
         except ApiError as error:
             yield event(error.body)
         except Exception as error:  # the status is sent already
@@ -281,9 +283,8 @@ def unavailable(request: Request, error: Exception) -> Response:
 
 
 def event(data: dict[str, Any]) -> bytes:
-    """A server-sent event: `data: JSON` and an empty line, before it the name of an event that has one."""
-    name = b"event: %b\n" % data["type"].encode() if "type" in data else b""
-    return b"%bdata: %b\n\n" % (name, to_json(data))
+    """A server-sent event: `data: JSON` and an empty line."""
+    return b"data: %b\n\n" % to_json(data)
 
 
 async def prepared(call: Call, work: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:

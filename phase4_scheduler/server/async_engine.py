@@ -370,15 +370,14 @@ class AsyncEngine:
 
     async def _encode_elsewhere(self, text: str) -> list[int]:
         """As `encode`, by a process that lives only for that."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", TOKENIZE, self._args.model,
+        process = subprocess.Popen(  # not the event loop's: uvloop copies this process, for which all streams wait 30 ms
+            [sys.executable, "-P", TOKENIZE, self._args.model],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            ids, _ = await process.communicate(text.encode())
+            ids, _ = await asyncio.to_thread(process.communicate, text.encode())
         finally:
-            if process.returncode is None:  # its client is gone
-                process.kill()
+            process.kill()  # if its client is gone
         if process.returncode != 0:
             raise ValueError(f"a text of {len(text):,} characters cannot be tokenised here: shorten it")
         return list(array("I", ids))

@@ -10,11 +10,14 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import aclosing
+from itertools import tee
 from typing import Any, ClassVar, TypeVar
 
 from phase1_tokens_embeddings.tokens import Tokenizer
+from phase2_attention_kvcache.model.logprobs import TokenLogprobs
 from phase4_scheduler.engine.outputs import CompletionOutput, RequestOutput
 from phase4_scheduler.engine.request import Request
+from phase4_scheduler.server.encoding import to_json
 from phase4_scheduler.server.protocol import FINGERPRINT, NO_DETAILS, NOT_HERE, ApiError, Generation, usage
 
 T = TypeVar("T")
@@ -51,6 +54,7 @@ class Call:
         }
         self.prompts: list[list[int]] = []
         self.accepted: list[Request] = []
+        self.reported, self.report = None, iter(())  # log probabilities of a prompt, and their JSON
 
     async def prepare(self) -> None:
         """Tokenise and check everything, before a stream has begun and its status cannot be changed any more.
@@ -155,7 +159,7 @@ class Call:
         return {
             **self.head,
             "object": self.WHOLE,
-            "choices": [{"index": index, **self.choice(*each)} for index, each in enumerate(parts)],
+            "choices": ({"index": index, **self.choice(*each)} for index, each in enumerate(parts)),
             "usage": NO_DETAILS
             | usage(sum(map(len, self.prompts)), written, self.engine.cached(outputs[-1])),
             **NOT_HERE,
@@ -196,19 +200,29 @@ class Call:
             return f"token_id:{token}"
         return spelled(self.tokenizer, token)
 
-    def described(self, logprobs: list[dict[int, float] | None] | None) -> list[dict[str, Any] | None] | None:
-        """Log probabilities of a prompt in vLLM's own form. The first token has none."""
+    def described(self, logprobs: list[TokenLogprobs | None] | None) -> Iterator[bytes] | None:
+        """Log probabilities of a prompt in vLLM's own form, as JSON for each token. The first token has none.
+
+        The n answers to a prompt share them: they are encoded with the first.
+        """
         if logprobs is None:
             return None
 
-        def entry(token: int, value: float, rank: int) -> dict[str, Any]:
-            text = spelled(self.tokenizer, token)
-            return {"logprob": max(value, LOWEST_LOGPROB), "rank": rank, "decoded_token": text}
+        def entries(found: TokenLogprobs) -> dict[str, Any]:
+            ranks = found.ranks()
+            return {
+                str(token): {
+                    "logprob": max(value, LOWEST_LOGPROB),
+                    "rank": ranks[token],
+                    "decoded_token": spelled(self.tokenizer, token),
+                }
+                for token, value in found.items()
+            }
 
-        return [
-            found and {str(token): entry(token, value, ranks[token]) for token, value in found.items()}
-            for found, ranks in ((found, found.ranks() if found else {}) for found in logprobs)
-        ]
+        if self.reported is not logprobs:
+            self.reported, self.report = logprobs, (to_json(found and entries(found)) for found in logprobs)
+        self.report, rows = tee(self.report)
+        return rows
 
 
 def spelled(tokenizer: Tokenizer, token: int) -> str:

@@ -155,12 +155,14 @@ class Chat(Call):
     def logprobs(self, part: CompletionOutput) -> dict[str, Any] | None:
         if not self.request.logprobs:
             return None
-        wanted, content = self.request.top_logprobs or 0, []
-        for token, found in zip(part.token_ids, part.logprobs, strict=True):
+        wanted = self.request.top_logprobs or 0
+
+        def described(token: int, found: dict[int, float]) -> dict[str, Any]:
             entries = [self.entry(t, value) for t, value in list(found.items())[:wanted]]
             whole = list(spelled(self.tokenizer, token).encode())  # also where it is named by its id
-            content.append(self.entry(token, found[token]) | {"bytes": whole, "top_logprobs": entries})
-        return {"content": content}
+            return self.entry(token, found[token]) | {"bytes": whole, "top_logprobs": entries}
+
+        return {"content": map(described, part.token_ids, part.logprobs)}
 
     def entry(self, token: int, logprob: float) -> dict[str, Any]:
         text = self.spell(token)

@@ -90,11 +90,11 @@ class Completion(Call):
                 for token, found in zip(token_ids, logprobs, strict=True)
             ],
             "tokens": tokens,
-            "top_logprobs": [
+            "top_logprobs": (
                 None if found is None else {
                     self.spell(token): max(value, LOWEST_LOGPROB)
                     for token, value in list(found.items())[: wanted + 1]
                 }
                 for found in logprobs
-            ],
+            ),
         }  # fmt: skip

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from labkit.errors import LabError
 from labkit.foreign import visible
-from phase4_scheduler.server.protocol import JsonResponse
+from phase4_scheduler.server.encoding import JsonResponse
 
 
 class ApiKey:

@@ -5,17 +5,16 @@ Fields that are not listed here are ignored, as vLLM does.
 Source: vllm/entrypoints/openai/completion/protocol.py and chat_completion/protocol.py; OpenAI's API reference.
 """
 
-import json
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, Field, create_model, model_validator
-from starlette.responses import JSONResponse
 
 from labkit.foreign import quoted, visible
 from labkit.machine import version_of
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.features.structured_output import StructuredSamplingParams
+from phase4_scheduler.server.encoding import JsonResponse
 from phase4_scheduler.server.tools import CalledTool, NamedTool, Tool, calls_schema
 
 MOST_LOGPROBS = 20
@@ -39,21 +38,6 @@ T = TypeVar("T")
 Items = Annotated[list[T], Field(fail_fast=True)]
 LONGEST_BAD_WORDS = 2**14  # characters of all of them: they are tokenised, and looked for after each token
 LONGEST_REQUEST_ID = 256  # characters: every chunk of a stream repeats it
-
-
-class JsonResponse(JSONResponse):
-    """JSON in UTF-8. Half a character, which a client may have sent in a name that is repeated to it, becomes "?"."""
-
-    def render(self, content: Any) -> bytes:
-        return to_json(content)
-
-
-# Made once, not for each chunk of a stream.
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-def to_json(content: Any) -> bytes:
-    return _ENCODER.encode(content).encode("utf-8", "replace")
 
 
 class ApiError(Exception):

@@ -8,8 +8,9 @@ Source: vllm/entrypoints/openai/responses/serving.py; OpenAI's API reference, "R
 
 import itertools
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
@@ -170,7 +171,7 @@ class Response(Chat):
             **{name: getattr(asked, name) for name in OF_REQUEST},
         }
 
-    def part(self, text: str, logprobs: list[dict[str, Any]] | None) -> dict[str, Any]:
+    def part(self, text: str, logprobs: Iterable[dict[str, Any]] | None) -> dict[str, Any]:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
     def item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
@@ -179,7 +180,7 @@ class Response(Chat):
         }  # fmt: skip
 
     def ended(
-        self, text: str, logprobs: list | None, reason: str, written: int, cached: int
+        self, text: str, logprobs: Iterable | None, reason: str, written: int, cached: int
     ) -> dict[str, Any]:
         status, read = "incomplete" if reason == "length" else "completed", len(self.prompts[0])
         of_input = {"cached_tokens": cached, "cache_write_tokens": 0}
@@ -194,7 +195,7 @@ class Response(Chat):
         }
         return self.described_as(status, [self.item("completed", [self.part(text, logprobs)])], counts)
 
-    def listed(self, part: CompletionOutput) -> list[dict[str, Any]] | None:
+    def listed(self, part: CompletionOutput) -> Iterator[dict[str, Any]] | None:
         logprobs = self.logprobs(part)
         return logprobs and logprobs["content"]
 
@@ -227,9 +228,9 @@ class Response(Chat):
                 else:
                     whole.add(output)
         part, cached = whole.outputs[0], self.engine.cached(whole) or 0
-        text, logprobs = part.text, self.listed(part)
-        yield event("output_text.done", text=text, logprobs=logprobs or [], **where)
-        yield event("content_part.done", part=self.part(text, logprobs), **where)
-        yield event("output_item.done", item=self.item("completed", [self.part(text, logprobs)]), **item)
-        ended = self.ended(text, logprobs, part.finish_reason, len(part.token_ids), cached)
+        text, listed = part.text, partial(self.listed, part)
+        yield event("output_text.done", text=text, logprobs=listed() or [], **where)
+        yield event("content_part.done", part=self.part(text, listed()), **where)
+        yield event("output_item.done", item=self.item("completed", [self.part(text, listed())]), **item)
+        ended = self.ended(text, listed(), part.finish_reason, len(part.token_ids), cached)
         yield event("completed", response=ended)

@@ -62,6 +62,12 @@ def test_ctrl_c_is_one_line(tmp_path, program):
     assert press_ctrl_c(tmp_path, program) == (130, "stopped\n")
 
 
+def test_an_import_that_is_interrupted_leaves_no_temporary_folder(tmp_path):
+    program = f"import tempfile\n    kept = tempfile.TemporaryDirectory(dir={str(tmp_path)!r}, prefix='scratch')\n    import swallows"
+    assert press_ctrl_c(tmp_path, IN_THE_STORY.format(program)) == (130, "stopped\n")
+    assert not list(tmp_path.glob("scratch*"))
+
+
 def test_a_program_of_others_keeps_its_ctrl_c(tmp_path):
     code, error = press_ctrl_c(tmp_path, f"import labkit; {SLEEP}", "other.py")
     assert code == -signal.SIGINT and "KeyboardInterrupt" in error

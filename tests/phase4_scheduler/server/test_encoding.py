@@ -1,0 +1,175 @@
+"""Answers of any size are made, joined and encoded in small pieces, between which other clients have their turn."""
+
+import asyncio
+import itertools
+import json
+from types import SimpleNamespace
+
+import pytest
+from starlette.responses import StreamingResponse
+
+from phase2_attention_kvcache.model.logprobs import TokenLogprobs
+from phase4_scheduler.engine.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from phase4_scheduler.server import encoding
+from phase4_scheduler.server.chat import Chat
+from phase4_scheduler.server.completions import Completion
+from phase4_scheduler.server.encoding import json_answer, json_pieces, json_slices, to_json
+from phase4_scheduler.server.protocol import ChatCompletionRequest, CompletionRequest
+
+
+def test_iterators_become_lists_wherever_they_stand():
+    inner = {"a": [1, None, 'quoted "', "é"], "empty": iter(())}
+    content = {
+        "first": iter([]),
+        "rows": iter([inner, b'{"ready":1}', 2.5, iter("xy")]),
+        "[": {"{": map(str, [1])},
+    }
+    expected = {
+        "first": [],
+        "rows": [{"a": [1, None, 'quoted "', "é"], "empty": []}, {"ready": 1}, 2.5, ["x", "y"]],
+        "[": {"{": ["1"]},
+    }
+    assert to_json(content) == json.dumps(expected, ensure_ascii=False, separators=(",", ":")).encode()
+    assert to_json("half a character: \ud800") == b'"half a character: ?"'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        to_json({"values": iter([float("nan")])})
+
+
+def test_each_item_is_made_when_its_turn_comes():
+    made = itertools.count()
+    pieces = json_pieces({"items": made})
+    head = b"".join(next(pieces) for _ in range(7))
+    assert head == b'{"items":[0,1,2' and next(made) == 3
+
+
+async def turns_of_others(work, turns):
+    async def other():
+        while True:
+            turns.append(1)
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    result = await work
+    task.cancel()
+    return result
+
+
+def test_others_have_a_turn_after_each_slice(monkeypatch):
+    async def joined():
+        return b"".join([piece async for piece in json_slices({"items": iter(range(100))}, b"<", b">")])
+
+    for length in (0, 60):
+        monkeypatch.setattr(encoding, "SLICE", length)
+        turns = []
+        assert asyncio.run(turns_of_others(joined(), turns)) == b'<{"items":%b}>' % to_json(list(range(100)))
+        assert (len(turns) > 200) == (length == 0)
+
+
+@pytest.mark.parametrize("length", [0, 60])
+def test_an_answer_that_takes_long_goes_out_while_it_is_made(monkeypatch, length):
+    monkeypatch.setattr(encoding, "SLICE", length)
+    made = []
+    items = (made.append(i) or i for i in range(100))
+
+    async def body():
+        response = await json_answer({"items": items}, {"x": "y"})
+        assert response.headers["x"] == "y" and response.headers["content-type"] == "application/json"
+        if length:
+            assert int(response.headers["content-length"]) == len(response.body)
+            return response.body
+        assert isinstance(response, StreamingResponse) and len(made) < 3
+        return b"".join([chunk async for chunk in response.body_iterator])
+
+    assert asyncio.run(body()) == to_json({"items": list(range(100))})
+
+
+class Spelling:
+    """A tokenizer that counts what it spells."""
+
+    def __init__(self):
+        self.spelled = []
+
+    def decode_bytes(self, ids):
+        self.spelled += ids
+        return f"<{ids[0]}>".encode()
+
+
+REPORT = [None, TokenLogprobs({2: -0.5, 9: -0.25}), TokenLogprobs({3: -1e30, 2: -0.125})]
+REPORT[1].rank, REPORT[2].rank = 2, 77
+DESCRIBED = [
+    None,
+    {
+        "2": {"logprob": -0.5, "rank": 2, "decoded_token": "<2>"},
+        "9": {"logprob": -0.25, "rank": 1, "decoded_token": "<9>"},
+    },
+    {
+        "3": {"logprob": -9999.0, "rank": 77, "decoded_token": "<3>"},
+        "2": {"logprob": -0.125, "rank": 1, "decoded_token": "<2>"},
+    },
+]
+
+
+def whole(call_of, request, n=1):
+    """An answer, its report on the prompt asked for, and what its tokenizer has spelled before it was encoded."""
+    parts = [CompletionOutput(i, [5], "five", RequestMetrics(0.0), "length") for i in range(n)]
+    for part in parts if request.logprobs else ():
+        part.logprobs = [TokenLogprobs({5: -0.5, 6: -0.75})]
+    output = RequestOutput("r", None, [1, 2, 3], parts, True, extras={"prompt_logprobs": REPORT})
+
+    async def generate(accepted):
+        yield output
+
+    engine = SimpleNamespace(tokenizer=Spelling(), limits=SimpleNamespace(max_model_len=99))
+    engine.cached, engine.generate = lambda output: None, generate
+    call = call_of(SimpleNamespace(engine=engine, name="tales"), request)
+    call.prompts, call.accepted, call.texts, call.text = [[1, 2, 3]], [None], [None], ""
+    call.role, call.echoed = "assistant", ""
+    answer = asyncio.run(call.whole())
+    return answer, engine.tokenizer.spelled
+
+
+def test_the_answers_to_a_prompt_share_the_report_on_it_and_none_is_made_before_it_is_sent():
+    answer, spelled = whole(Completion, CompletionRequest(prompt=[1, 2, 3], n=50, prompt_logprobs=2), 50)
+    assert spelled == []
+    choices = json.loads(to_json(answer))["choices"]
+    assert [choice["index"] for choice in choices] == list(range(50))
+    assert [choice["prompt_logprobs"] for choice in choices] == [DESCRIBED] * 50
+    assert spelled == [2, 9, 3, 2]
+
+
+def test_log_probabilities_of_an_answer_are_made_when_they_are_sent():
+    messages = [{"role": "user", "content": "x"}]
+    asked = ChatCompletionRequest(messages=messages, logprobs=True, top_logprobs=2, prompt_logprobs=2)
+    answer, spelled = whole(Chat, asked)
+    assert spelled == []
+    answer = json.loads(to_json(answer))
+    assert answer["prompt_logprobs"] == DESCRIBED
+    five, six = (
+        {"token": f"<{i}>", "logprob": p, "bytes": list(b"<%d>" % i)} for i, p in ((5, -0.5), (6, -0.75))
+    )
+    assert answer["choices"][0]["logprobs"]["content"] == [five | {"top_logprobs": [five, six]}]
+
+
+def test_thousands_of_answers_find_their_place_without_a_search_through_all():
+    compared = []
+
+    class Index(int):
+        def __lt__(self, other):
+            compared.append(1)
+            return int(self) < int(other)
+
+        def __eq__(self, other):
+            compared.append(1)
+            return int(self) == int(other)
+
+        __hash__ = int.__hash__
+
+    def output(i):
+        return RequestOutput("r", None, [1], [CompletionOutput(Index(i), [i], "x", RequestMetrics(0.0))])
+
+    joined = output(0)
+    for i in [*range(1023, 0, -1), *range(1024)]:
+        joined.add(output(i))
+    assert [part.index for part in joined.outputs] == list(range(1024))
+    assert [len(part.token_ids) for part in joined.outputs] == [2] * 1024
+    assert len(compared) < 2048 * 16
