@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Sequence
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,11 +58,12 @@ def shifts_of(p: SamplingParams, eos_token_ids: Collection[int], logits: Tensor)
 def apply_penalties(row: Tensor, p: SamplingParams, prompt: Sequence[int], output: Sequence[int]) -> None:
     """Lower the logits in `row` [vocab] of tokens that have occurred in prompt and answer, or in the answer alone."""
     if p.repetition_penalty != 1 and (prompt or output):
-        seen = torch.tensor([*prompt, *output], device=row.device)
+        # Through numpy: torch takes five times as long for a list of a thousand.
+        seen = torch.from_numpy(np.array([*prompt, *output])).to(row.device)
         logits = row[seen]
         # Dividing a negative logit would make its token likelier, so that one is multiplied.
         row[seen] = torch.where(logits > 0, logits / p.repetition_penalty, logits * p.repetition_penalty)
     if output and (p.frequency_penalty or p.presence_penalty):
-        ids, counts = torch.tensor(output, device=row.device).unique(return_counts=True)
+        ids, counts = torch.from_numpy(np.array(output)).to(row.device).unique(return_counts=True)
         row[ids] -= p.frequency_penalty * counts
         row[ids] -= p.presence_penalty

@@ -49,9 +49,10 @@ def apply_top_p(probs: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     """Set all but the most probable tokens that reach `top_p` [B, 1] to 0. The rest is not made to add up to 1."""
     # Sorting a whole vocabulary is the slowest part of a sampler, and few tokens are mostly enough. So look
     # at a few hundred of the most probable, and sort everything only for the rows where these do not reach top_p.
-    head = most_probable(probs, SURE_HEAD)
+    # On a CPU all are sorted anyway.
+    head = most_probable(probs, probs.shape[1] if probs.is_cpu else SURE_HEAD)
     lowest = _lowest_kept(head, top_p)
-    if flat := (head.sum(-1) < top_p[:, 0]).nonzero().flatten().tolist():
+    if not probs.is_cpu and (flat := (head.sum(-1) < top_p[:, 0]).nonzero().flatten().tolist()):
         lowest[flat] = _lowest_kept(most_probable(probs[flat], probs.shape[1]), top_p[flat])
     return probs.masked_fill(probs < lowest, 0.0)
 

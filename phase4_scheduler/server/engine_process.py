@@ -145,6 +145,16 @@ class StoredBytes(NamedTuple):
         return cls(matrix_bytes(core.model), cache.storage.nbytes // (cache.num_blocks * cache.block_size))
 
 
+def spare_collections() -> None:
+    """Let Python's garbage collector skip what is there now, and look at all that came later a tenth as often as usual.
+
+    Everything waits for it: 0.2 s with torch loaded, and 30 ms when 16,384 requests wait.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(700, 10, 100)
+
+
 def run_engine(pipe: Connection, args: EngineArgs) -> None:
     """The engine process, from its start to its end: until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches both processes; the other one decides
@@ -160,8 +170,7 @@ def run_engine(pipe: Connection, args: EngineArgs) -> None:
     events: list[Event] = []
     if args.record_steps:
         record(core, events.append)
-    gc.collect()
-    gc.freeze()  # as in `run_server`: no step is to wait for it
+    spare_collections()
     try:
         pipe.send(EngineLimits.of(core))
         while True:

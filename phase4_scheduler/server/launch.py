@@ -1,7 +1,6 @@
 """Starts the server from its options: the socket, the two processes, and their end."""
 
 import asyncio
-import gc
 import importlib
 import logging
 import signal
@@ -22,6 +21,7 @@ from phase2_attention_kvcache.model.config import read_config
 from phase4_scheduler.assembly import load_tokenizer
 from phase4_scheduler.server.app import Server, create_app
 from phase4_scheduler.server.async_engine import AsyncEngine
+from phase4_scheduler.server.engine_process import spare_collections
 
 try:  # as in vLLM: an event loop in C. With 64 users of a small model, the server reaches 70% of the engine's speed, not 63%
     from uvloop import new_event_loop
@@ -147,10 +147,7 @@ def run_server(
     async def serve() -> None:
         try:
             await server.engine.start()
-            # A run of Python's garbage collector stops all requests, for 0.2 s with torch loaded. The current objects
-            # stay until the end, so the collector may skip them.
-            gc.collect()
-            gc.freeze()
+            spare_collections()
             sys.setswitchinterval(0.0005)  # a thread that tokenizes yields to the others after 0.5 ms
             app = create_app(server, api_key, allowed_origins, allowed_hosts)
             for wrap in around:

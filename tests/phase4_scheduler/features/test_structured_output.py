@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import sys
 import threading
 import time
 
@@ -203,6 +204,36 @@ def test_every_answer_matches_beside_every_other_feature(name, make, plain_token
 
 
 # ---------------------------------------------------------------------- the distribution
+
+
+def test_a_thread_that_reads_an_answer_holds_up_no_other(tiny):
+    """A token takes a ms with many alternatives; with the GIL held, steps would wait for it."""
+    compiler, others, stop, usual = (
+        GrammarCompiler(tiny.tokenizer, 400, [399]),
+        [0],
+        [],
+        sys.getswitchinterval(),
+    )
+    made = compiler.start(StructuredOutputsParams(regex="a*").source)
+    made.fill = lambda *where: None
+    (letter,) = tiny.tokenizer.encode("a")
+
+    def work():
+        while not stop:
+            others[0] += 1
+            time.sleep(0)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        sys.setswitchinterval(60)  # the other thread runs only while a call has released the GIL
+        before = others[0]
+        compiler.look_ahead(made, [letter] * 2000)
+        assert others[0] > before and made.num_read == 2000
+    finally:
+        sys.setswitchinterval(usual)
+        stop.append(1)
+        thread.join()
 
 
 def allowed_by(tokenizer, choices, end):

@@ -21,6 +21,7 @@ from phase4_scheduler.server.engine_process import (
     EngineLimits,
     Finish,
     run_engine,
+    spare_collections,
     take_commands,
 )
 from phase4_scheduler.server.launch import make_server, new_event_loop
@@ -33,6 +34,25 @@ def test_a_long_text_is_tokenised_without_a_copy_of_the_server():
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         assert runner.run(engine.encode(text)) == engine.tokenizer.encode(text, "all")
     assert not copies
+
+
+def test_no_full_collection_of_garbage_while_thousands_of_requests_come():
+    """Each would look at all of them: 30 ms for 16,384, and there were ten."""
+    usual, full = gc.get_threshold(), []
+
+    def note(phase, info):
+        if phase == "start" and info["generation"] == 2:
+            full.append(1)
+
+    try:
+        spare_collections()
+        gc.callbacks.append(note)
+        requests = [Request(str(i), [1], SamplingParams()) for i in range(16_384)]
+    finally:
+        gc.callbacks.remove(note)
+        gc.set_threshold(*usual)
+        gc.unfreeze()
+    assert len(requests) == 16_384 and not full
 
 
 def test_thousands_of_commands_reach_the_engine_in_order_over_many_steps():
@@ -95,11 +115,13 @@ def test_a_second_sigterm_does_not_cut_off_the_end_of_the_engine(monkeypatch, tm
 
     monkeypatch.setattr(EngineLimits, "of", import_late if importing else terminate)
     core = SimpleNamespace(shutdown=shutdown)
+    threshold = gc.get_threshold()
     args = SimpleNamespace(start=lambda tell: core, enable_mfu_metrics=False, record_steps=False)
     try:
         with pytest.raises(SystemExit):
             run_engine(SimpleNamespace(send=print), args)
     finally:
+        gc.set_threshold(*threshold)
         gc.unfreeze()
         for number, action in usual.items():
             signal.signal(number, action)
