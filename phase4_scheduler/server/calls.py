@@ -8,10 +8,10 @@ Source: vllm/entrypoints/openai/completion/serving.py and chat_completion/servin
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from itertools import tee
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from phase1_tokens_embeddings.tokens import Tokenizer
 from phase2_attention_kvcache.model.logprobs import TokenLogprobs
@@ -20,7 +20,6 @@ from phase4_scheduler.engine.request import Request
 from phase4_scheduler.server.encoding import to_json
 from phase4_scheduler.server.protocol import FINGERPRINT, NO_DETAILS, NOT_HERE, ApiError, Generation, usage
 
-T = TypeVar("T")
 LOWEST_LOGPROB = -9999.0  # JSON has no minus infinity
 Piece = tuple[dict[str, Any] | None, dict[str, Any], int]
 
@@ -146,14 +145,17 @@ class Call:
 
     # ------------------------------------------------------------------ answers
 
+    async def outputs(self) -> list[RequestOutput]:
+        """All outputs of each request as one."""
+        whole: dict[int, RequestOutput] = {}
+        async with aclosing(merge([self.engine.generate(request) for request in self.accepted])) as outputs:
+            async for number, output in outputs:
+                if whole.setdefault(number, output) is not output:
+                    whole[number].add(output)
+        return [whole[number] for number in range(len(self.accepted))]
+
     async def whole(self) -> dict[str, Any]:
-        tasks: list[asyncio.Task[RequestOutput]] = []
-        try:
-            await start_all((collect(self.engine.generate(request)) for request in self.accepted), tasks)
-            outputs = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:  # if one failed, the others are of no use
-                task.cancel()
+        outputs = await self.outputs()
         parts = [(number, output, part) for number, output in enumerate(outputs) for part in output.outputs]
         written = sum(len(part.token_ids) for _, _, part in parts)
         return {
@@ -233,19 +235,6 @@ def spelled(tokenizer: Tokenizer, token: int) -> str:
         return ""
 
 
-async def collect(outputs: AsyncIterator[RequestOutput]) -> RequestOutput:
-    """All outputs of a request as one."""
-    whole: RequestOutput | None = None
-    async with aclosing(outputs):
-        async for output in outputs:
-            raise_error(output)
-            if whole is None:
-                whole = output
-            else:
-                whole.add(output)
-    return whole
-
-
 async def merge(streams: list[AsyncIterator[RequestOutput]]) -> AsyncIterator[tuple[int, RequestOutput]]:
     """Several streams as one, each output with the number of its stream."""
     queue: asyncio.Queue[tuple[int, RequestOutput] | Exception | None] = asyncio.Queue()
@@ -268,7 +257,9 @@ async def merge(streams: list[AsyncIterator[RequestOutput]]) -> AsyncIterator[tu
         return
     tasks: list[asyncio.Task[None]] = []
     try:
-        await start_all((drain(i, stream) for i, stream in enumerate(streams)), tasks)
+        for i, stream in enumerate(streams):
+            tasks.append(asyncio.create_task(drain(i, stream)))
+            await asyncio.sleep(0)  # there may be a thousand: between two of them the streams of others go on
         left = len(tasks)
         while left:
             item = await queue.get()
@@ -281,13 +272,6 @@ async def merge(streams: list[AsyncIterator[RequestOutput]]) -> AsyncIterator[tu
     finally:
         for task in tasks:
             task.cancel()
-
-
-async def start_all(coroutines: Iterable[Coroutine[Any, Any, T]], tasks: list[asyncio.Task[T]]) -> None:
-    """Begin them, and append each to `tasks`. There may be a thousand: between two of them the streams of others go on."""
-    for coroutine in coroutines:
-        tasks.append(asyncio.create_task(coroutine))
-        await asyncio.sleep(0)
 
 
 def raise_error(output: RequestOutput) -> None:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, model_validator
 from labkit.foreign import visible
 from phase4_scheduler.engine.outputs import CompletionOutput, RequestOutput
 from phase4_scheduler.server.bodies import validated
-from phase4_scheduler.server.calls import collect, raise_error
+from phase4_scheduler.server.calls import raise_error
 from phase4_scheduler.server.chat import Chat
 from phase4_scheduler.server.protocol import (
     WRONG_TYPE,
@@ -200,7 +200,7 @@ class Response(Chat):
         return logprobs and logprobs["content"]
 
     async def whole(self) -> dict[str, Any]:
-        output = await collect(self.engine.generate(self.accepted[0]))
+        (output,) = await self.outputs()
         part, cached = output.outputs[0], self.engine.cached(output) or 0
         return self.ended(part.text, self.listed(part), part.finish_reason, len(part.token_ids), cached)
 
