@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             None,
             f"of the card's data sheet ({CLOCK_EFFICIENCY}; on a card with a recording as recorded)",
         ),
-        ("--rate", between(0.001, 10**6), "R", None, "requests a second (4; of a trace its own)"),
+        ("--rate", between(0.001, 10**6), "R", None, "requests per second (4; of a trace its own)"),
         ("--requests", whole(20, 10**6), "N", None, "how many to simulate (600; with --quick 250)"),
         ("--burstiness", between(0.001, 1000), "B", 1.0, "1: Poisson; below 1 in bursts; above 1 evenly (1)"),
         ("--system-prompt", whole(0, 10**5), "N", 0, "tokens with which all prompts of a pattern begin (0)"),

@@ -58,7 +58,7 @@ OPTIONS = (  # where `dest` is given, it is the name that the engine, or `make_s
     ("--max-num-batched-tokens", "most tokens of a step (2048)", dict(type=ONE, default=2048)),
     ("--num-gpu-blocks-override", "blocks of the KV cache (as many as are needed and fit)",
      dict(type=whole(2, 10**8), dest="num_blocks")),
-    ("--block-size", "tokens a block (16)", dict(type=MANY, default=16)),
+    ("--block-size", "tokens per block (16)", dict(type=MANY, default=16)),
     ("--kv-cache-dtype", "of keys and values (auto)", dict(default="auto", choices=KV_CACHE_DTYPES)),
     ("--no-enable-prefix-caching", "compute each prompt anew", dict(action="store_false", dest="enable_prefix_caching")),
     ("--no-enable-chunked-prefill", "compute each prompt in one step", dict(action="store_false", dest="chunked_prefill")),

@@ -42,7 +42,7 @@ def story(lab: Lab) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, kind, metavar, default, text in (
-        ("--rate", between(0, math.inf), "R", None, "requests a second; inf: all at once (70%% of the most)"),
+        ("--rate", between(0, math.inf), "R", None, "requests per second; inf: at once (70%% of the most)"),
         ("--requests", whole(1, 10**6), "N", None, "how many (2,000; of a trace all)"),
         ("--burstiness", between(0.001, 1000), "B", 1.0, "1: Poisson; below 1 in bursts; above 1 evenly (1)"),
         ("--trace", str, "FILE", None, "serve these requests instead: Azure CSV or Mooncake JSONL"),

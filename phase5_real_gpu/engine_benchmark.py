@@ -6,7 +6,7 @@ Three figures are what users and operators feel:
   prompt's length: flat while reading the weights takes longer than computing, then in proportion to ISL.
 - ITL, inter-token latency: the time from one token to the next. At batch 1 every weight must be read for every
   token, so bytes of the weights / bandwidth is a floor that no program gets below.
-- Throughput, tokens a second for all users together. The weights are read once for the whole batch: more
+- Throughput, tokens per second for all users together. The weights are read once for the whole batch: more
   users cost little, until keys and values or arithmetic take over.
 
 Each figure stands beside the floor worked out from ceilings measured just before, and beside static batches of

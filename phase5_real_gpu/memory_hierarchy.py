@@ -10,7 +10,7 @@ that memory delivers in a second.
 
 You will see both measured on this machine (on a GPU: L1, L2, its own memory, the bus to the main
 memory; on a CPU: L1, L2, L3, main memory), then where the bytes of one decode step live, how long each takes to
-move, and what that means in tokens a second. The floor of every decode kernel of this phase comes from here.
+move, and what that means in tokens per second. The floor of every decode kernel of this phase comes from here.
 """
 
 from dataclasses import asdict

@@ -2,7 +2,7 @@
 
 A step of N tokens, a model of L layers and vectors of d numbers, t devices a stage, p stages:
 
-    all_reduce   2L + 1 times N x d numbers: two a layer, one behind the token table;
+    all_reduce   2L + 1 times N x d numbers: two per layer, one after the embedding table;
                  where queries and keys are normed over all heads (OLMo), 2L times N numbers more
     gather       S x V/t numbers: the scores of the S requests that get a token, from a vocabulary of V
     send         p - 1 times N x d numbers, from stage to stage

@@ -163,7 +163,7 @@ class Latency:
 
     @property
     def tokens_per_second(self) -> float:
-        """Output tokens a second."""
+        """Output tokens per second."""
         return self.output_tokens / self.seconds
 
     @property

@@ -48,7 +48,7 @@ class LoadPoint:
     """A run at one load. The warm-up and what came after the last arrival are left out.
 
     Attributes:
-        load: offered requests a second, over the capacity.
+        load: offered requests per second, over the capacity.
         usage: mean KV usage.
         arrivals: (KV usage on arrival, TTFT) of each request.
         preemptions: per 100 requests.

@@ -201,8 +201,8 @@ class Load:
     """A traffic beside what one replica can take of it.
 
     Attributes:
-        rate: requests a second that come.
-        most: requests a second that one replica gets done while some always wait.
+        rate: requests per second that come.
+        most: requests per second that one replica gets done while some always wait.
         stay: seconds that a request then runs, in the median, after it has waited.
     """
 

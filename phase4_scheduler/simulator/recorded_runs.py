@@ -112,7 +112,7 @@ class ExpertTable:
         own: the kernels that each rank starts for its own tokens.
         experts: microseconds of one layer's experts on one rank, indexed by the tokens of the fuller rank.
         trip_bytes: that a token sends to another card, and gets back, in each layer.
-        bandwidth, latency: of the link: bytes a second, seconds.
+        bandwidth, latency: of the link: bytes per second, seconds.
         step: seconds that a step takes besides.
 
     What it leaves out: that tokens may like some experts better than others.

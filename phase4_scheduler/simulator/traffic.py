@@ -57,7 +57,7 @@ PATTERN_NAMES = (*PRIORITIES, "mixed")
 
 def _check_rate(rate: float) -> None:
     if not rate > 0:
-        raise ValueError(f"rate is {rate}: requests a second, above 0 (inf: all at once)")
+        raise ValueError(f"rate is {rate}: requests per second, above 0 (inf: all at once)")
 
 
 def arrival_times(n: int, rate: float, burstiness: float, rng: np.random.Generator) -> np.ndarray:
@@ -68,7 +68,7 @@ def arrival_times(n: int, rate: float, burstiness: float, rng: np.random.Generat
     pauses, above 1 more evenly. The variance of a gap, over its squared mean, is 1 / burstiness.
 
     Args:
-        rate: requests a second; infinity: all at once.
+        rate: requests per second; infinity: all at once.
 
     Raises:
         ValueError: a rate or burstiness that is not above 0, or no requests.

@@ -37,7 +37,7 @@ class ReplicaConfig:
     Attributes:
         cost: how long a step takes.
         num_blocks: size of its KV cache.
-        block_size: tokens a block. One hash id of the traffic names one block: 512 tokens in a Mooncake trace.
+        block_size: tokens per block. One hash id of the traffic names one block: 512 tokens in a Mooncake trace.
     """
 
     cost: CostModel

@@ -36,7 +36,7 @@ from phase4_scheduler.story.capacity_story import conversations
 from phase4_scheduler.story.capacity_task import BLOCK_SIZE
 
 CARDS_THERE = 4
-A_DAY, QUICK_DAY = 1.0, 0.01  # requests a second on average
+A_DAY, QUICK_DAY = 1.0, 0.01  # requests per second on average
 LOAD = 0.7  # share of a replica's highest throughput above which tokens per second ask for another one
 DAY_SLO = SLO(2.0, 0.1)
 

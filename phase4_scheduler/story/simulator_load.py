@@ -17,7 +17,7 @@ from phase4_scheduler.simulator.latency import Latency, RequestRecord, little, s
 from phase4_scheduler.simulator.load_tests import LoadPoint, Stall
 from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
 
-OTHERS, CHUNK = 32, 512  # one long prompt in virtual time: others at work, tokens a step
+OTHERS, CHUNK = 32, 512  # one long prompt in virtual time: others at work, tokens per step
 
 
 def virtual_run(lab: Lab, server: ReplicaConfig, trace: list[TrafficRequest] | None, most: float) -> None:

@@ -265,7 +265,7 @@ def where_it_gains(lab: Lab) -> None:
 
 
 def speedup(drafted: Window, plain: Window) -> float:
-    """Tokens a second with drafts, over those without."""
+    """Tokens per second with drafts, over those without."""
     return drafted.tokens_per_second / plain.tokens_per_second
 
 

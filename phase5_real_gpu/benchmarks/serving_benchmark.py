@@ -97,7 +97,7 @@ def story(lab: Lab) -> None:
 
     tokens = {name: sum(osl for _, osl in WORKLOADS[name]()) for name in args.workloads}
     lab.table(
-        f"{args.shape}, {args.dtype}, {args.device}, {torch.get_num_threads()} CPU threads: output tokens a second",
+        f"{args.shape}, {args.dtype}, {args.device}, {torch.get_num_threads()} CPU threads: output tokens per second",
         ["workload", *engines],
         [[workload, *(round(tokens[workload] / median(times[name])) for name in engines)]
          for workload, times in seconds.items()],

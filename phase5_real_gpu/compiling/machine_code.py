@@ -53,7 +53,7 @@ class Compiled:
         async_copies: instructions that start to fetch and do not wait. waits: for each point where the code
             waits for them, how many fetches may still be under way.
         buffers: tiles of keys, or of values, that have a place at the same time; 0: no tile is fetched ahead.
-        wide_loads: instructions that load 16 bytes a thread. narrow_copies: async copies of fewer than 16.
+        wide_loads: instructions that load 16 bytes per thread. narrow_copies: async copies of fewer than 16.
         error: the compiler's refusal, in a line.
     """
 

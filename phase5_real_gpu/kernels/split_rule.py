@@ -6,7 +6,7 @@ have a cost: merging, and a last round of work in which most multiprocessors may
 
     programs = splits of all requests x KV heads       the work
     rounds   = programs / resident, rounded up         resident: programs that run at the same time
-    time     ~ rounds x tokens a split
+    time     ~ rounds x tokens per split
 
 The rule: the fewest splits that reach at least 85% of the best speed. It assumes that a program takes equally long however many
 run beside it; where they share the card's bandwidth, a last round with few programs is shorter than the rule says.

@@ -7,7 +7,7 @@ among them. Two stages of two devices each, a model of four layers:
     stage 1   rank 2: half of layers 2 and 3      rank 3: the other half
 
 Attention is cut by heads: a head needs no other head's queries, keys or values. The MLP is cut by its inner numbers.
-The token table and the output head are cut by tokens. Norms and positions are small: every device holds them whole.
+The embedding table and the output head are split by tokens. Norms and positions are small: every device holds them whole.
 
 A mixture of experts can be cut in two ways: every expert as any other MLP, so that each device holds a slice of all of them; or
 not at all, and the experts are dealt out (expert parallelism). Every rank holds the router, and so knows which tokens want its experts.

@@ -6,7 +6,7 @@ A layer is cut so that each device can do as much as possible alone:
     x, whole   ->   up: some inner ones  ->   activation  ->   down: these inner ones as inputs ->   a part of the sum
 
 The first matrix is cut by its outputs (column parallel), the second by its inputs (row parallel). In between nothing has to
-cross. Behind each second matrix an all-reduce adds up the parts. That makes two a layer, and one more behind the token table.
+cross. Behind each second matrix an all-reduce adds up the parts. That makes two per layer, and one more after the embedding table.
 
 The experts of a mixture stand where the MLP stands. Each rank has the same x and the same router, so each finds out by itself
 which tokens want the experts that it holds. It computes these, and the same all-reduce adds up what the ranks have found.
@@ -46,7 +46,7 @@ class RowParallelLinear(nn.Linear):
 
 
 class VocabParallelEmbedding(nn.Module):
-    """A token table cut by tokens. A rank looks up the tokens that it holds, and has zeros for the others: the sum is whole.
+    """An embedding table split by tokens. A rank looks up the tokens that it holds, and has zeros for the others: the sum is whole.
 
     Args:
         rows: tokens of this rank; the first one is `rows * tensor_rank`.
@@ -110,7 +110,7 @@ class ParallelExperts(Experts):
 class ShardedTransformer(Transformer):
     """A rank's part of a model. All ranks call it for the same tokens; each brings its own cache for its own KV heads.
 
-    A tied token table is there twice, if there are several stages: the first one embeds with it, the last one scores.
+    A tied embedding table is there twice, if there are several stages: the first one embeds with it, the last one scores.
 
     Args:
         config: of the whole model.

@@ -41,7 +41,7 @@ def show_t4(lab: Lab) -> None:
         tolerance=0.1,
         note=f"""Predicted by the rule: {weight_bytes / 1e9:.2f} GB of weights at {card.bandwidth_gb_s} GB/s take
             {1e3 / by_the_rule:.1f} ms. Counted: {read_bytes / 1e9:.2f} GB are really read, since a
-            step needs one row of the token table, not all of it. Plain fp16 decode cannot write
+            step needs one row of the embedding table, not all of it. Plain fp16 decode cannot write
             {one_user:.0f} tokens per second on this card: other weights, another card or another count.""",
     )
     lab.table(

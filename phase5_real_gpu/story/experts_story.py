@@ -35,7 +35,7 @@ def the_experts(lab: Lab) -> None:
     lab.say(f"""A mixture can be shared in two ways. Every expert is cut as any other MLP is, and each rank holds a slice of all. Or no
         expert is cut, and each rank holds some of them: expert parallelism. Each rank has the router and the same vectors, so it knows which tokens
         want its experts, and the sum behind the layer adds up what the ranks have found. The model here has random weights, and the
-        numbers of Qwen3-30B-A3B: 128 experts a layer, 8 for a token. {RANKS} ranks share it, in both ways.""")
+        numbers of Qwen3-30B-A3B: 128 experts per layer, 8 per token. {RANKS} ranks share it, in both ways.""")
     params = SamplingParams(temperature=0, max_tokens=8 if lab.quick else 24, ignore_eos=True)
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -70,7 +70,7 @@ def the_experts(lab: Lab) -> None:
 
 
 def record_choices(model: Transformer) -> list[Tensor]:
-    """From now on: what the router of each layer chose in each step, [tokens, experts a token]."""
+    """From now on: what the router of each layer chose in each step, [tokens, experts per token]."""
     chosen: list[Tensor] = []
     per_token = model.config.experts_per_token
 

@@ -24,7 +24,7 @@ NUM_BLOCKS = 64
 DTYPE = "float32"
 NUMBER_BYTES = 4
 
-# gpt-fast's README: Llama-2-7B in bfloat16 on A100 cards with NVLink, tokens a second for one user.
+# gpt-fast's README: Llama-2-7B in bfloat16 on A100 cards with NVLink, tokens per second for one user.
 GPT_FAST = {1: 105, 2: 169, 4: 254, 8: 328}
 MODEL, CARD, CONTEXT = "llama-2-7b", "a100-80", 512
 WIRES = ("nvlink", "pcie", "network")
@@ -83,7 +83,7 @@ def answers(
 def who_holds_what(lab: Lab, executor: MultiprocExecutor, config: ModelConfig, t: int, p: int) -> None:
     lab.title("Which rank holds what")
     lab.say(f"""{t * p} processes, {p} stages of {t} ranks. A stage holds some of the layers; its ranks share each of them by
-        heads, by the MLP's inner numbers, and the token table by tokens. Each has a paged cache of its own, for its own heads
+        heads, by the MLP's inner numbers, and the embedding table by tokens. Each has a paged cache of its own, for its own heads
         of its own layers. Block 7 is block 7 everywhere.""")
     whole = NUMBER_BYTES * config.num_parameters
     held = sum(facts.weight_bytes for facts in executor.facts)
@@ -101,7 +101,7 @@ def who_holds_what(lab: Lab, executor: MultiprocExecutor, config: ModelConfig, t
         ["rank", "layers", "heads", "weights, MB", "read, MB", "KV bytes per token"], rows,
         note=f"The whole model: {whole / 1e6:.1f} MB in {DTYPE}, {executor.facts[0].bytes_read / executor.facts[0].weight_bytes:.0%} of that "
         f"in the file. A rank reads its own rows and columns of the file, and nothing else. All ranks together hold {held / whole:.3f} "
-        "times the model: norms, positions and the biases behind a sum are held whole, a tied token table by the first and the last stage.",
+        "times the model: norms, positions and the biases behind a sum are held whole, a tied embedding table by the first and the last stage.",
     )  # fmt: skip
     lab.figure(draw_ranks(config, t, p), "who_holds_what")
 
@@ -127,7 +127,7 @@ def what_crosses(
         lab.predict(
             "tp-all-reduce", "tensor parallelism: how many all-reduces does a layer need",
             (sums - 1) // layers, (counted["all_reduce"][0] / num_steps - 1) / layers, source_says=1,
-            note="One behind attention, one behind the MLP; and one more a step behind the token table, which is cut by tokens.",
+            note="One behind attention, one behind the MLP; and one more per step after the embedding table, which is split by tokens.",
         )  # fmt: skip
     if p > 1:
         lab.predict(
@@ -162,8 +162,8 @@ def tokens_a_second(wire: str, devices: int, users: int, share: float = 1.0) -> 
 
 
 def predict_gpt_fast(devices: int, at_best: bool) -> float:
-    """Tokens a second on several cards, from the figure on one. gpt-fast leaves the output head and the token table whole, so it has
-    two all-reduces a layer, and not all of the weights are shared."""
+    """Tokens per second on several GPUs, from the figure for one. gpt-fast does not split the output head and the embedding table, so
+    it has two all-reduces per layer, and not all of the weights are shared."""
     shape, wire = find_shape(MODEL), find_interconnect("nvlink").all_reduce[devices]
     parts = shape.parameters_by_part()
     head = parts["head"] / (parts["attention"] + parts["MLP"] + parts["head"])
