@@ -11,12 +11,12 @@ class SchedulerConfig:
     """The limits of a step, and the policy.
 
     Attributes:
-        max_num_seqs: the most sequences that run at a time.
-        max_num_batched_tokens: the most tokens of a step: the token budget.
-        max_model_len: the most tokens of a request, prompt and answer together; None: as many as the cache holds, in an
-            engine the model's context.
+        max_num_seqs: the largest number of sequences that run at the same time.
+        max_num_batched_tokens: the token budget: the largest number of tokens in a step.
+        max_model_len: the largest number of tokens in a request, prompt and answer together; None: as many as the cache
+            holds, in an engine the model's context.
         chunked_prefill: whether a prompt may be computed in several steps.
-        long_prefill_token_threshold: the most tokens of one request in a step while others live; 0: no limit.
+        long_prefill_token_threshold: the largest number of tokens of one request in a step while other requests exist; 0: no limit.
         policy: order of the waiting queue, and victim of a preemption: a name in `policy.py`, or a class of your own.
     """
 
@@ -40,8 +40,8 @@ class EngineConfig(SchedulerConfig):
             within 30% of the memory (on a GPU 80% of what is free, less what the largest step needs).
         block_size: tokens per block.
         enable_prefix_caching: find full blocks again by the tokens that they hold.
-        enforce_eager: on a GPU, start every operation of a decode step anew instead of replaying a recording.
-        seed: for requests that have no seed of their own.
+        enforce_eager: on a GPU, launch every operation of a decode step instead of replaying a CUDA graph.
+        seed: for requests without a seed of their own.
     """
 
     num_blocks: Annotated[int | None, whole(1, optional=True)] = None

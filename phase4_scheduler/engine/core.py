@@ -1,7 +1,7 @@
-"""The engine's core: requests in tokens come in at any time, steps go round, tokens come out. It knows no text.
+"""The engine's core: the loop that runs steps. Requests may arrive at any time. It handles token ids, not text.
 
-Each turn of the loop serves all requests that have tokens to compute. A request that ends leaves at once, and a waiting
-one takes its place in the next step. That is continuous batching (Yu et al., "Orca", 2022, section 3.1, call it
+Each iteration of the loop serves all requests that have tokens to compute. A finished request leaves at once, and a waiting
+request takes its place in the next step. This is continuous batching (Yu et al., "Orca", 2022, section 3.1, call it
 iteration-level scheduling).
 """
 
@@ -29,13 +29,13 @@ class EngineDeadError(RuntimeError):
 
 @dataclass(slots=True)
 class EngineCoreOutput:
-    """What a step brought to a request: plain data.
+    """The output of a step for one request, as plain data.
 
     Attributes:
-        token_ids: those that are new; none: the request failed.
-        logprobs: of each of them, or None.
+        token_ids: the new tokens; none: the request failed.
+        logprobs: of each new token, or None.
         error: what went wrong, if finish_reason is "error".
-        extras: what extensions of the core say, by the name under which the user will find it.
+        extras: values from extensions of the core, by the name under which the user finds them.
         Others: as in `Request`.
     """
 
@@ -54,7 +54,7 @@ class EngineCoreOutput:
 
 @dataclass
 class EngineCoreOutputs:
-    """A step: what it brought, what it did, and from when to when it ran."""
+    """A step: its outputs, its schedule, and the times at which it began and ended."""
 
     outputs: list[EngineCoreOutput]
     scheduler_output: SchedulerOutput
@@ -71,9 +71,9 @@ class EngineCore:
         clock: seconds; replaceable for tests.
 
     Attributes:
-        requests: those that are alive, by id.
+        requests: all unfinished requests, by id.
         deciding: held while blocks and queues change. Other threads may add and finish requests while the model computes.
-        kv_caches: the runner's, and those of extensions that use the same block tables.
+        kv_caches: the runner's cache, and the caches of extensions that use the same block tables.
 
     Source: vllm/v1/engine/core.py.
     """
@@ -112,7 +112,7 @@ class EngineCore:
             return EngineCoreOutputs(outputs, output, began, ended)
 
     def next_results(self) -> tuple[float, SchedulerOutput, list[Sampled]]:
-        """When the next step began, what it is, and what it brought. An extension may have several under way."""
+        """The start time, the schedule and the results of the next step. An extension may run several steps at once."""
         began = self.clock()
         with self.deciding:
             output = self.scheduler.schedule()
@@ -123,7 +123,7 @@ class EngineCore:
         return self.runner.run(output)
 
     def hand_out(self, s: Scheduled, result: Sampled, token_ids: list[int]) -> EngineCoreOutput:
-        """What a request got in this step. `token_ids` end where the request does."""
+        """The output of this step for a request. `token_ids` stop where the request ends."""
         request = s.request
         if request.finished:
             del self.requests[request.request_id]
@@ -145,14 +145,14 @@ class EngineCore:
             self.requests[name] = request
 
     def finish(self, request_id: str, reason: str) -> None:
-        """End a request, and free what it holds. Fine if it has ended already."""
+        """End a request and free its blocks. Does nothing if it has already ended."""
         with self.deciding:
             request = self.requests.pop(request_id, None)
             if request is not None:
                 self.scheduler.finish(request, reason)
 
     def shutdown(self) -> None:
-        """End what the core holds outside this process."""
+        """Stop everything that the core runs outside this process."""
         self.runner.shutdown()
 
 
@@ -169,7 +169,7 @@ def build_core(
     """The core of an engine, from the assembly; with `ASSEMBLY` None from the plain parts, which need `config.num_blocks`.
 
     Args:
-        parts: what the assembly takes beside it: parts of your own, and settings of extensions.
+        parts: further arguments of the assembly: parts of your own, and settings of extensions.
     """
     if phase4_scheduler.ASSEMBLY is not None:
         return import_module(phase4_scheduler.ASSEMBLY).build_core(model, config, clock=clock, **parts)

@@ -1,4 +1,4 @@
-"""The engine as most people use it: text in, text out, whole or as a stream, around an `EngineCore` that knows tokens."""
+"""The engine's interface for text: prompts in, answers out, whole or as a stream, around an `EngineCore` that handles tokens."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LLMEngine:
         parts: parts of your own instead of the course's (`block_manager`, `scheduler`, `kv_cache`), and settings of
             features: see `phase4_scheduler.assembly.build_core`.
 
-    Threads: one of them steps. Any may add and abort requests meanwhile.
+    Threads: only one thread may run steps. Any thread may add and abort requests meanwhile.
 
     >>> engine = LLMEngine.from_pretrained("tales", dtype="bfloat16")
     >>> engine.generate(["Once upon a time", "The king"], SamplingParams(max_tokens=20))[0].text
@@ -82,9 +82,9 @@ class LLMEngine:
     # ------------------------------------------------------------------ steps
 
     def step(self) -> list[RequestOutput]:
-        """One step of the core. Returns what is new, in text: one output for each answer that grew.
+        """Run one step of the core. Returns the new text: one output for each answer that grew.
 
-        Ctrl-C takes effect when the step is complete; what it brought comes with the next one.
+        Ctrl-C takes effect when the step is complete; its outputs are returned by the next call.
 
         Raises:
             RuntimeError: another step is under way.
@@ -102,7 +102,7 @@ class LLMEngine:
         return outputs
 
     def _hand_out(self, step: EngineCoreOutputs) -> list[RequestOutput]:
-        """The step's outputs, each told to its request's `on_output`."""
+        """The step's outputs, each also passed to its request's `on_output`."""
         process, parents = self.output_processor.process, self.output_processor.parents
         processed = [p for new in step.outputs if (p := process(new, step.ended)) is not None]
         for p in processed:
@@ -129,7 +129,7 @@ class LLMEngine:
         return self.output_processor.end(parent, reason, self.clock(), error)
 
     def _tell(self, parent: ParentRequest, output: RequestOutput) -> str | None:
-        """Call a request's own `on_output`, if it has one. Returns what went wrong in it."""
+        """Call a request's own `on_output`, if it has one. Returns the error that it raised, if any."""
         try:
             if parent.on_output is not None:
                 parent.on_output(output)
@@ -176,7 +176,7 @@ class LLMEngine:
     def abort(self, request_id: str) -> bool:
         """End a request now and free what it holds. False if no such request is alive.
 
-        Its `on_output` gets a last output, with finish_reason "abort".
+        The request's `on_output` receives a last output with finish_reason "abort".
         """
         parent = self.output_processor.parents.get(request_id)
         if parent is not None:
@@ -190,18 +190,18 @@ class LLMEngine:
         prompts: str | Sequence[str] | Sequence[Sequence[int]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[RequestOutput]:
-        """Answer prompts; return when all are done.
+        """Answer prompts; return when all answers are complete.
 
         Args:
             prompts: texts or lists of token ids (or a single text).
             params: for all of them, or one for each.
 
         Returns:
-            Complete outputs, in the order of the prompts. Requests that were added before go on as well; their
+            Complete outputs, in the order of the prompts. Requests that were added earlier also continue; their
             outputs reach their callers through `on_output`.
 
         Raises:
-            ValueError: a prompt or its parameters cannot be served. Then nothing was started.
+            ValueError: a prompt or its parameters cannot be served. Then no request was started.
             RuntimeError: another thread is stepping.
         """
         prompts = [prompts] if isinstance(prompts, str) else list(prompts)
@@ -231,7 +231,7 @@ class LLMEngine:
     def stream(
         self, prompt: str | Sequence[int], params: SamplingParams | None = None
     ) -> Iterator[RequestOutput]:
-        """Answer one prompt; yield what is new after each step. To stop reading is to abort the request."""
+        """Answer one prompt; yield the new text after each step. If the caller stops reading, the request is aborted."""
         request_id = self._new_id()
         inbox: deque[RequestOutput] = deque()  # steps that other callers drive bring something as well
         self.add_request(request_id, prompt, params, on_output=inbox.append)

@@ -1,4 +1,4 @@
-"""From the scheduler's decision to tokens: the one place where requests become tensors."""
+"""The model runner: builds the tensors of a step, runs the model and samples tokens. Only here do requests become tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from phase4_scheduler.engine.scheduler import Scheduled, SchedulerOutput
 
 
 class Sampled(NamedTuple):
-    """What a step brought to a request: its new tokens, and for each the log probabilities, if they were asked for."""
+    """The result of a step for one request: its new tokens and, if requested, the log probabilities of each."""
 
     token_ids: Sequence[int] = ()
     logprobs: Sequence[dict[int, float] | None] = ()
@@ -32,7 +32,7 @@ def on_device(values: Sequence[int], device: torch.device) -> Tensor:
 
 @dataclass
 class StepBatch:
-    """A step as flat rows. All tokens go through the model side by side, whichever request they belong to:
+    """A step as flat rows. The tokens of all requests go through the model side by side:
 
         request       alice (a prompt)   bob      carol
         token_ids     12 7 430 9         88       5
@@ -40,7 +40,7 @@ class StepBatch:
         slots         16 17 18 19        105      65        block_id * block_size + offset, block_size 16
 
     Attributes:
-        first_rows: of each request, where its rows begin. Others: see `StepLayout`.
+        first_rows: the first row of each request. Others: see `StepLayout`.
     """
 
     query_lens: list[int]
@@ -70,7 +70,7 @@ class StepBatch:
         return batch
 
     def layout(self, device: torch.device) -> StepLayout:
-        """Where the tokens lie, for a paged cache."""
+        """The slots and block tables of the step's tokens, for a paged cache."""
         slots = on_device(self.slots, device)
         return StepLayout(self.query_lens, self.context_lens, self.block_tables, slots)
 
@@ -79,7 +79,7 @@ class ModelRunner:
     """Runs steps of a model over a paged cache.
 
     Args:
-        seed: of the random numbers for requests that have no seed of their own.
+        seed: of the random numbers for requests without a seed of their own.
 
     Source: vllm/v1/worker/gpu_model_runner.py.
     """
@@ -93,7 +93,7 @@ class ModelRunner:
     def create(
         cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None = None
     ) -> Self:
-        """A runner with a cache of its own, in `storage` if that is given. A backend overrides this."""
+        """Create a runner with its own cache, in `storage` if given. A backend overrides this."""
         sizes = (num_blocks, config.block_size, model.dtype)
         cache = PagedKVCache(model.config, *sizes, model.device, storage=storage)
         return cls(model, cache, config.seed)
@@ -107,7 +107,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute(self, batch: StepBatch) -> Tensor:
-        """The tokens through the model: hidden [N, d_model]. The next step may overwrite it."""
+        """Run the tokens through the model. Returns hidden states [N, d_model], which the next step may overwrite."""
         device = self.model.device
         self.kv_cache.begin_step(batch.layout(device))
         token_ids, positions = (on_device(x, device) for x in (batch.token_ids, batch.positions))
@@ -115,7 +115,7 @@ class ModelRunner:
         return self.model(token_ids, positions, self.kv_cache)
 
     def complete(self, token_ids: Tensor) -> None:
-        """Fill in tokens of a step, [N] on the device, that the host does not know. An extension may have some."""
+        """Fill in tokens of a step, [N] on the device, that the host does not know yet. Extensions use this."""
 
     def sample(self, scheduled: Sequence[Scheduled], batch: StepBatch, hidden: Tensor) -> list[Sampled]:
         """One entry for each of `scheduled`, empty in the middle of a prompt."""
@@ -141,8 +141,8 @@ class ModelRunner:
         return self.sampler.sample(logits, *zip(*rows))
 
     def prepare(self) -> Iterator[str]:
-        """Do beforehand what the first steps would wait for, with a line for each piece. A backend overrides this."""
+        """Do slow preparations before the first step, and print a line for each. A backend overrides this."""
         return iter(())
 
     def shutdown(self) -> None:
-        """Give back what the runner holds outside this object."""
+        """Release the resources that the runner holds outside this object."""

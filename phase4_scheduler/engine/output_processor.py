@@ -1,7 +1,6 @@
-"""From the core's tokens to what users get: text while it arrives, stop strings, and the n answers to one prompt.
+"""Turns the core's tokens into the output of a user's request: streamed text, stop strings, and n answers to one prompt.
 
-The core knows sequences of tokens. A user asks for n answers to a prompt: that is n requests to the core, which share the
-prompt's blocks through the prefix cache.
+For a prompt with n answers, the core gets n requests, which share the prompt's blocks through the prefix cache.
 
 Source: vllm/v1/engine/output_processor.py, parallel_sampling.py and detokenizer.py.
 """
@@ -21,7 +20,7 @@ from phase4_scheduler.engine.request import Request
 
 
 class IncrementalDetokenizer:
-    """Turns an answer's tokens into text that is certain, up to a stop string."""
+    """Turns an answer's tokens into text that can no longer change, up to a stop string."""
 
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams) -> None:
         self._decoder = StreamDecoder(tokenizer, params.skip_special_tokens, continues=True)
@@ -30,10 +29,10 @@ class IncrementalDetokenizer:
         self._num_tokens = 0
 
     def push(self, token_ids: Sequence[int], finish_reason: str | None = None) -> tuple[str, int]:
-        """Take tokens, and why the answer ends with them, if it does.
+        """Add tokens, and the reason if the answer ends with them.
 
         Returns:
-            the text that is certain now, and how many of the tokens belong to the answer: a stop string may end it before.
+            the text that can no longer change, and how many of the tokens belong to the answer: a stop string may end it earlier.
         """
         text = ""
         for i, token in enumerate(token_ids, 1):
@@ -47,7 +46,7 @@ class IncrementalDetokenizer:
         return text + (self.finish() if finish_reason is not None else ""), len(token_ids)
 
     def finish(self) -> str:
-        """No more tokens will come: return what waits."""
+        """The answer has no more tokens: return the text that was held back."""
         return self._release(self._decoder.finish()) + self.stops.finish()
 
     def _release(self, new: str) -> str:
@@ -55,11 +54,11 @@ class IncrementalDetokenizer:
 
 
 class RequestState:
-    """One answer while it is written.
+    """One answer while it is generated.
 
     Attributes:
-        request_id: under which the core knows it.
-        index: which of its parent's answers it is.
+        request_id: the id of this answer in the core.
+        index: its number among the answers of its parent request.
     """
 
     def __init__(self, parent: ParentRequest, request_id: str, index: int) -> None:
@@ -71,7 +70,7 @@ class RequestState:
 
     @cached_property
     def detokenizer(self) -> IncrementalDetokenizer | None:
-        """Made for the first token, gone with the last: of thousands of answers few are being written."""
+        """Created for the first token and deleted after the last: of thousands of answers, few are generated at a time."""
         return self.parent.tokenizer and IncrementalDetokenizer(self.parent.tokenizer, self.parent.params)
 
     def end(self, now: float) -> None:
@@ -82,10 +81,10 @@ class RequestState:
 
 
 class ParentRequest:
-    """A request as its user sees it: one prompt, and n answers to it.
+    """A request as its user sees it: one prompt and n answers.
 
     Attributes:
-        extras: what extensions of the core say about the request, by name.
+        extras: values from extensions of the core, by name.
     """
 
     def __init__(
@@ -104,12 +103,12 @@ class ParentRequest:
         self.states = [RequestState(self, request.answer_id(i), i) for i in range(self.params.n)]
 
     def requests(self) -> Iterator[Request]:
-        """Those of the core, one for each answer. Answer i of a seeded request has seed + i, as in vLLM."""
+        """The core's requests, one per answer. Answer i of a request with a seed has seed + i, as in vLLM."""
         n = self.params.n
         return iter([self._request]) if n == 1 else map(self._request.for_answer, range(n))
 
     def output(self, completions: list[CompletionOutput], error: str | None = None) -> RequestOutput:
-        """These completions, or what is new of them, as the user gets them."""
+        """These completions, or their new parts, as the user receives them."""
         finished = self.num_unfinished == 0
         return RequestOutput(
             self.request_id, self.prompt, self.prompt_token_ids, completions, finished, error, self.extras
@@ -118,8 +117,8 @@ class ParentRequest:
 
 @dataclass
 class ProcessedOutput:
-    """An output for its user, its parent request, and the core's requests that must still be finished: a stop string, for example, is
-    found in the text, which the core does not see."""
+    """An output for a user, its parent request, and the core's requests that must still be finished. A stop string, for example,
+    is found in the text, which the core does not see."""
 
     parent: ParentRequest
     output: RequestOutput
@@ -131,8 +130,8 @@ class OutputProcessor:
     """Turns the core's outputs into those of users.
 
     Attributes:
-        parents: the requests that are alive, by the id that their user gave them.
-        states: their answers, by the id under which the core knows each.
+        parents: the unfinished requests, by the id that their user gave them.
+        states: their answers, by the id of each in the core.
     """
 
     def __init__(self) -> None:
@@ -150,7 +149,7 @@ class OutputProcessor:
             self.states[state.request_id] = state
 
     def drop(self, request_id: str) -> ParentRequest | None:
-        """Forget a request that has ended. Returns it, unless it is forgotten already."""
+        """Remove a request that has ended. Returns it, unless it was removed before."""
         parent = self.parents.pop(request_id, None)
         for state in parent.states if parent else ():
             # The id of an answer that has ended may be used again.
@@ -159,7 +158,7 @@ class OutputProcessor:
         return parent
 
     def process(self, new: EngineCoreOutput, now: float) -> ProcessedOutput | None:
-        """What a step brought for an answer, as its user gets it. None: the answer has ended meanwhile."""
+        """The output of a step for an answer, as its user receives it. None: the answer has ended meanwhile."""
         state = self.states.get(new.request_id)
         if state is None or state.finished:
             return None
@@ -187,7 +186,7 @@ class OutputProcessor:
         return ProcessedOutput(parent, parent.output([completion]), to_finish)
 
     def end(self, parent: ParentRequest, reason: str, now: float, error: str | None = None) -> RequestOutput:
-        """The last output of a request that was aborted, or failed: with the text that waited for a stop string."""
+        """The last output of a request that was aborted or failed, with the text that was held back for a stop string."""
         ended = []
         for state in parent.states:
             if not state.finished:

@@ -1,4 +1,4 @@
-"""What the engine hands back: tokens and text, why an answer ended, and when things happened.
+"""The engine's outputs: tokens and text, the reason why an answer ended, and times.
 
 Source: vllm/outputs.py.
 """
@@ -10,13 +10,13 @@ from typing import Any
 
 @dataclass
 class RequestMetrics:
-    """When things happened to an answer, in seconds of the engine's clock.
+    """The times of an answer, in seconds of the engine's clock.
 
     Attributes:
-        arrival_time: when the request was added; in a server, when it came in, before it was tokenised.
+        arrival_time: when the request was added; in a server, when it arrived, before it was tokenized.
         queued_time: when the core queued it up. first_scheduled_time: when its first step began.
-        token_times: when each token was there. finished_time: when the last one was.
-        num_cached_tokens: prompt tokens that a prefix hit saved. num_preemptions: how often it made room.
+        token_times: when each token was complete. finished_time: when the last token was.
+        num_cached_tokens: prompt tokens found in the prefix cache. num_preemptions: how often it was preempted.
     """
 
     arrival_time: float
@@ -45,12 +45,12 @@ class RequestMetrics:
 
 @dataclass
 class CompletionOutput:
-    """One answer, or what is new of it.
+    """One answer, or its new part.
 
     Attributes:
         index: which of the n answers.
         finish_reason: "stop" (end of text, stop token or stop string), "length", "abort", "error"; None
-            while it goes on.
+            while it continues.
         stop_reason: the stop token or the stop string; None for an ordinary end of text.
         logprobs: for each token, token id -> log probability; None unless asked for.
     """
@@ -70,7 +70,7 @@ def _of_first(name: str) -> property:
 
 @dataclass
 class RequestOutput:
-    """What the engine says of a request. From `generate`: everything. From `step` and `stream`: what is new.
+    """The output of a request: all of it from `generate`, the new part from `step` and `stream`.
 
     `token_ids`, `text`, `finish_reason`, `stop_reason`, `logprobs` and `metrics` are those of its first (in
     a step: its only) answer.
@@ -80,7 +80,7 @@ class RequestOutput:
         outputs: the answers.
         finished: whether all answers are complete.
         error: what went wrong, if finish_reason is "error".
-        extras: what extensions of the engine say of the request; `output.NAME` reads them too.
+        extras: values from extensions of the engine; `output.NAME` reads them too.
     """
 
     request_id: str
@@ -98,7 +98,7 @@ class RequestOutput:
         return extras[name]
 
     def add(self, new: "RequestOutput") -> None:
-        """Add what a step brought to what there is so far."""
+        """Add the output of a further step."""
         self.finished, self.error = new.finished, new.error
         self.extras |= new.extras
         for part in new.outputs:

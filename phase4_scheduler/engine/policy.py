@@ -1,6 +1,6 @@
 """Policies: the order of the waiting queue, and which running request is preempted when the blocks run out.
 
-The scheduler does not know which policy it has. No queue is searched from end to end: ten thousand requests may wait.
+The scheduler does not know which policy it uses. No queue is searched from end to end, because ten thousand requests may wait.
 """
 
 from bisect import bisect_left, insort
@@ -17,11 +17,11 @@ class Fcfs(OrderedDict[Request, None]):
     """
 
     def push(self, request: Request) -> None:
-        """Queue up a request that has just come."""
+        """Add a request that has just arrived to the queue."""
         self[request] = None
 
     def put_back(self, request: Request) -> None:
-        """Queue up a preempted request: at the very front."""
+        """Return a preempted request to the front of the queue."""
         self[request] = None
         self.move_to_end(request, last=False)
 
@@ -33,7 +33,7 @@ class Fcfs(OrderedDict[Request, None]):
         del self[request]
 
     def victim(self, running: Sequence[Request]) -> Request:
-        """The request to preempt, the last to come; `running` is in the order of admission."""
+        """The request to preempt: the one admitted last; `running` is in the order of admission."""
         return running[-1]
 
 
@@ -43,7 +43,7 @@ def urgency(request: Request) -> tuple[int, float, str]:
 
 
 class Priority(list[Request]):
-    """The most urgent first, in a sorted list. The least urgent is preempted, and goes back to its place."""
+    """The most urgent request first, in a sorted list. The least urgent one is preempted and returns to its place in the list."""
 
     def push(self, request: Request) -> None:
         insort(self, request, key=urgency)

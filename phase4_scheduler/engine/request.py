@@ -1,4 +1,4 @@
-"""A request and its life: WAITING -> RUNNING -> FINISHED, with a detour over PREEMPTED when memory runs short."""
+"""A request and its states: WAITING -> RUNNING -> FINISHED, by way of PREEMPTED if blocks run out."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class RequestStatus(Enum):
 
 
 class Request:
-    """One sequence of tokens that grows.
+    """A sequence of tokens that grows.
 
-    There is no prefill state and no decode state. A request has `num_tokens` tokens, of which
-    `num_computed_tokens` went through the model, and the scheduler lets it catch up. A prompt that just
-    arrived lags by hundreds, a request in the middle of its answer by one.
+    There is no prefill state and no decode state. A request has `num_tokens` tokens, of which the model has processed
+    `num_computed_tokens`; the scheduler reduces the difference, the backlog. It is the whole prompt for a new request, and
+    one token for a request in the middle of its answer.
 
     Args:
-        request_id: any string, unique among the living.
+        request_id: any string, unique among unfinished requests.
         prompt_token_ids: at least one token.
-        params: how to choose tokens, and when to stop.
+        params: how to sample tokens, and when to stop.
         arrival_time: seconds, or any growing number; breaks ties.
         priority: smaller is more urgent; counts under the policy "priority".
         eos_token_ids: tokens that end a text, unless `params.ignore_eos`.
@@ -147,7 +147,7 @@ def make_request(
     config: ModelConfig,
     tokenizer: Tokenizer | None,
 ) -> Request:
-    """A request as a user gives it, checked before anything is started.
+    """A request from a user's arguments, checked before anything is started.
 
     Raises:
         ValueError: the prompt is empty, or this model cannot serve it or its parameters.

@@ -1,4 +1,4 @@
-"""The scheduler: which request computes how many tokens in the next step, and in which blocks.
+"""The scheduler decides how many tokens of each request the next step computes, and in which blocks their keys and values go.
 
 Three limits: the token budget of a step, the number of sequences that run, the free blocks of the KV cache. Three rules:
 
@@ -6,7 +6,7 @@ Three limits: the token budget of a step, the number of sequences that run, the 
     2. If none was preempted, WAITING requests are admitted from the head of the queue.
     3. A prompt longer than the rest of the budget is computed in chunks (chunked prefill).
 
-It knows nothing of tensors. Its decisions equal those of the real vLLM 0.32, step by step, on 150 recorded workloads.
+It handles no tensors. Its decisions match those of the real vLLM 0.32, step by step, in 150 recorded workloads.
 
 Source: vllm/v1/core/sched/scheduler.py; Kwon et al. (2023), section 4.5; for chunked prefill, Agrawal et al., "Taming
 Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve" (2024), section 4.
@@ -46,7 +46,7 @@ class Scheduled:
 
     @property
     def cost(self) -> int:
-        """Tokens of the budget that it takes."""
+        """Tokens of the budget that this request uses."""
         return self.num_tokens
 
 
@@ -68,12 +68,12 @@ class SchedulerOutput:
 
 
 class Scheduler:
-    """Decides steps until no request is left.
+    """Plans steps until no request is left.
 
     >>> scheduler = Scheduler(SchedulerConfig(), BlockManager(num_blocks=100))
     >>> scheduler.add(Request("alice", [5, 6, 7], SamplingParams(max_tokens=1)))
     >>> output = scheduler.schedule()
-    >>> finished = scheduler.update(output, [[42]])       # the token that the model answered
+    >>> finished = scheduler.update(output, [[42]])       # the token that was sampled
     """
 
     def __init__(self, config: SchedulerConfig, block_manager: BlockManager) -> None:
@@ -101,7 +101,7 @@ class Scheduler:
         return output
 
     def schedule_running(self, output: SchedulerOutput) -> None:
-        """Rule 1: running requests in their order; where blocks run out, one is preempted."""
+        """Rule 1: running requests in their order; if blocks run out, one request is preempted."""
         for request in list(self.running):
             room = self.room(output)
             if room <= 0:
@@ -123,7 +123,7 @@ class Scheduler:
             self.add_to_step(output, request, n, computed)
 
     def admit_waiting(self, output: SchedulerOutput) -> None:
-        """Rules 2 and 3: waiting requests, as far as budget, `max_num_seqs` and free blocks allow."""
+        """Rules 2 and 3: admit waiting requests as far as the budget, `max_num_seqs` and the free blocks allow."""
         for request in self.candidates(output):  # the head of the queue, until `admit` removes it
             computed, prefix = self.find_computed(request)
             n, room = self.tokens_to_compute(request, computed), self.room(output)
@@ -140,7 +140,7 @@ class Scheduler:
         """Append the sampled tokens.
 
         Args:
-            token_ids: those of each entry of `output.scheduled`; empty where nothing was sampled.
+            token_ids: the sampled tokens for each entry of `output.scheduled`; empty where nothing was sampled.
 
         Returns:
             The requests that finished, in order. Their blocks are free again.
@@ -161,7 +161,7 @@ class Scheduler:
     # ------------------------------------------------------------------ hooks: what an extension may override
 
     def room(self, output: SchedulerOutput) -> int:
-        """Tokens that the step can still take."""
+        """Tokens of the budget that are left in this step."""
         return output.budget
 
     def tokens_to_compute(self, request: Request, computed: int) -> int:
@@ -221,7 +221,7 @@ class Scheduler:
         return tokens
 
     def preempt(self, victim: Request) -> None:
-        """Send a request, no longer in `running`, back to the queue without its blocks."""
+        """Return a request, already removed from `running`, to the queue without its blocks."""
         # Blocks that this very step was to fill have hashes already, and will not be filled. (vLLM 0.32 leaves them.)
         manager = self.block_manager
         manager.uncache(victim.block_table, first=victim.num_computed_tokens // manager.block_size)
@@ -231,12 +231,12 @@ class Scheduler:
         self.waiting.put_back(victim)
 
     def forget_computed(self, victim: Request) -> None:
-        """Free what a victim computed; it will be computed again."""
+        """Free a victim's blocks; its tokens will be computed again."""
         self.block_manager.free(victim.block_table)
         victim.num_computed_tokens = 0
 
     def release(self, request: Request) -> None:
-        """Free what a finished request held."""
+        """Free the blocks of a finished request."""
         self.block_manager.free(request.block_table)
 
     # ------------------------------------------------------------------ coming and going
@@ -251,7 +251,7 @@ class Scheduler:
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether a step that computes nothing is no sign of trouble."""
+        """Whether a step may compute nothing because its requests wait for an extension."""
         return False
 
     @property
@@ -271,7 +271,7 @@ class Scheduler:
         self.waiting.push(request)
 
     def finish(self, request: Request, reason: str) -> None:
-        """End a request, wherever it is: "stop", "length", "abort" or "error"."""
+        """End a request in any state, with the reason "stop", "length", "abort" or "error"."""
         if not request.finished:
             self.remove(request)
             request.finish_reason = reason
