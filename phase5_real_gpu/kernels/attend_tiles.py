@@ -1,7 +1,7 @@
-"""The loop that both attention kernels share: a tile of keys and values at a time, found by the block table.
+"""The loop that both attention kernels share: it processes one tile of keys and values at a time, found by the block table.
 
-- A tile is wider than a block: the card decides how many tokens are fetched at a time, not the memory manager.
-- The block numbers of the *next* tile are fetched during this one. Otherwise the address of the keys depends
+- A tile may be wider than a block: its width depends on the GPU, not on the block size.
+- The block numbers of the *next* tile are loaded during this tile. Otherwise the addresses of the keys depend
   on a load that has just begun, and no key can be fetched ahead.
 
 Exponentials are powers of two (exp2, one instruction): the factor log2(e) is folded into the scale.
@@ -20,7 +20,7 @@ def apply_softcap(scores, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def widen(x, like):
-    """Stored numbers in the format of the queries. fp8 goes by way of float16: that is one instruction for two numbers."""
+    """Stored numbers in the format of the queries. fp8 is converted by way of float16: one instruction converts two numbers."""
     if x.dtype.is_fp8():
         x = x.to(tl.float16)
     return x.to(like.dtype)
@@ -51,7 +51,7 @@ def attend_tiles(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
 ):
-    """Attention of [ROWS] rows over the tokens `first` to `end`, added to the state of the online softmax."""
+    """Computes attention of [ROWS] rows over the tokens `first` to `end`, and adds it to the state of the online softmax."""
     places_in_tile = tl.arange(0, TILE)
     dims = tl.arange(0, DIMS)
     is_dim = dims < HEAD_DIM

@@ -21,11 +21,11 @@ LOG2_E = math.log2(math.e)
 
 @dataclass
 class DecodePlan:
-    """How a step's contexts are cut, and memory for the results of the splits. One plan serves all layers.
+    """How a step's contexts are split, and memory for the results of the splits. All layers use the same plan.
 
     Attributes:
-        num_splits: of the longest context; 1: contexts stay whole, and nothing is merged.
-        split_tokens: [1] int32 on the device, tokens of a split. A tensor and not an argument of the launch, so
+        num_splits: splits of the longest context; 1: contexts are not split, and nothing is merged.
+        split_tokens: [1] int32 on the device, tokens per split. A tensor and not an argument of the launch, so
             that a recorded CUDA graph can serve other lengths later.
         partial_out: [B, num_heads, num_splits, head_dim] float32. partial_lse: [B, num_heads, num_splits].
     """
@@ -63,14 +63,14 @@ def in_powers_of_two(scale: float, softcap: float | None) -> tuple[float, float 
 
 
 def tile_tokens(head_dim: int, itemsize: int) -> int:
-    """Tokens of a tile: 64 of up to 256 bytes per head, fewer where they are larger (shared memory is small)."""
+    """Tokens per tile: 64 with up to 256 bytes per head, fewer with more bytes (shared memory is small)."""
     if not has_matrix_instructions(itemsize):  # then the multiplications need many more registers
         return 16
     return max(16, min(64, 64 * 256 // (triton.next_power_of_2(head_dim) * itemsize)))
 
 
 def program_slots(num_heads: int, k_cache: Tensor, dtype: torch.dtype) -> int:
-    """How many programs of a split decode run at the same time on the card of `k_cache`; 1 without a card. dtype: q's."""
+    """How many programs of split decode run at the same time on the GPU of `k_cache`; 1 without a GPU. dtype: q's."""
     if k_cache.device.type != "cuda" or INTERPRETED:
         return 1
     return _program_slots(num_heads, *k_cache.shape[1:], dtype, k_cache.dtype, k_cache.device)
@@ -78,7 +78,7 @@ def program_slots(num_heads: int, k_cache: Tensor, dtype: torch.dtype) -> int:
 
 @functools.cache
 def _program_slots(num_heads, block_size, num_kv_heads, head_dim, dtype, cache_dtype, device) -> int:
-    """The compiled kernel itself says what it takes: it is launched for one request without tokens."""
+    """Reads registers and shared memory from the compiled kernel, which is launched for one request without tokens."""
     cache = torch.empty(1, block_size, num_kv_heads, head_dim, dtype=cache_dtype, device=device)
     q = torch.empty(1, num_heads, head_dim, dtype=dtype, device=device)
     table = torch.zeros(1, 1, dtype=torch.int32, device=device)
@@ -93,7 +93,7 @@ def _program_slots(num_heads, block_size, num_kv_heads, head_dim, dtype, cache_d
 
 
 def plan_decode(context_lens: Sequence[int], q: Tensor, k_cache: Tensor) -> DecodePlan:
-    """The plan that `split_rule.py` finds for these lengths. q: [B, num_heads, head_dim]."""
+    """The plan that `split_rule.py` chooses for these lengths. q: [B, num_heads, head_dim]."""
     tile = tile_tokens(q.shape[2], q.element_size())
     slots = program_slots(q.shape[1], k_cache, q.dtype)
     return DecodePlan.make(*q.shape, choose_splits(context_lens, k_cache.shape[2], slots, tile), q.device)
@@ -119,17 +119,17 @@ def paged_decode(
         q: [B, num_heads, head_dim].
         k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], the new token already stored. Numbers of
             one byte are widened to q's format as they are read.
-        block_tables: [B, most blocks] integers; entries behind a request's blocks are ignored.
+        block_tables: [B, most blocks] integers; entries after a request's blocks are ignored.
         context_lens: [B] integers, the new token included; 0: a row of padding, its result is zero.
         scale: 1 / sqrt(head_dim) if not given.
-        window: tokens that a query sees, itself included; None: all. Earlier blocks are not read.
+        window: tokens to which a query attends, its own included; None: all. Earlier blocks are not read.
         softcap: each score s becomes softcap x tanh(s / softcap); None: scores are not limited.
-        num_splits: of the longest context; None: chosen by `split_rule.py`.
-        plan: cut as this plan says, into its memory. A step makes one for all layers.
+        num_splits: splits of the longest context; None: chosen by `split_rule.py`.
+        plan: the splits, and memory for their results. A step makes one plan for all layers.
         out: [B, num_heads, head_dim], where to put the result.
 
     Raises:
-        ValueError: shapes, types or devices that do not fit; in the interpreter a table that points outside.
+        ValueError: shapes, types or devices that do not match; in the interpreter also a table entry outside the cache.
         LabError: Triton is not installed.
     """
     check_attention(q, k_cache, v_cache, block_tables, context_lens, window, softcap)
@@ -167,7 +167,7 @@ def launch_decode(
     out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: Tensor,
     scale: float, plan: DecodePlan, *, window: int | None = None, softcap: float | None = None,
 ) -> Any:  # fmt: skip
-    """Start the kernels, unchecked. Returns Triton's compiled decode kernel (None in the interpreter)."""
+    """Launch the kernels without checks. Returns Triton's compiled decode kernel (None in the interpreter)."""
     batch, num_heads, head_dim = q.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
     is_split = plan.num_splits > 1

@@ -1,6 +1,6 @@
 """Decode attention over scattered blocks: one new token per request. `paged_decode` (decode.py) launches it.
 
-Each program takes one KV head of one request (or of one split of its context) and walks along the block table:
+Each program takes one KV head of one request (or of one split of its context) and goes through the block table:
 
     program (request 2, KV head 5, split 0)       q_tile: the query heads that share KV head 5, one per row
 
@@ -8,15 +8,15 @@ Each program takes one KV head of one request (or of one split of its context) a
                                     |
         a tile of 64 tokens = blocks 7, 3, 12, 9: keys [64, head_dim] -> scores -> online softmax -> values
 
-It is `paged_attention_loops` of Phase 3 with four changes for a GPU, which `decode_ladder.py` adds one at a time. Two are in
-`attend_tiles.py`, the loop over tiles; two are here:
+This is `paged_attention_loops` of phase 3 with four changes for a GPU, which `decode_ladder.py` adds one at a time. Two changes
+are in `attend_tiles.py`, the loop over tiles; two are here:
 
 - The query heads that share a KV head are the rows of one matrix, so each key is fetched once for all of them.
-- A long context is cut into splits (`split_rule.py`); `merge_kernel` merges their results.
+- A long context is divided into splits (`split_rule.py`); `merge_kernel` merges their results.
 
-Two options that some models need cost the others nothing, because they are decided when the kernel is compiled:
+Some models need two options. They cost other models nothing, because they are fixed when the kernel is compiled:
 
-    WINDOW     begin at the first token that the query sees; splits share the rest of the context
+        WINDOW     begin at the first token of the query's window; splits share the rest of the context
     SOFTCAP    limit each score before the online softmax
 
 Sources: Kwon et al. (2023), section 4.1; Dao, "Flash-Decoding" (2023), for the splits.
@@ -129,7 +129,7 @@ def merge_kernel(
     DIMS: tl.constexpr,
     SPLITS: tl.constexpr,  # num_splits, rounded up to a power of two
 ):
-    """Each split counts in proportion to its sum of weights."""
+    """Merges the results of the splits, each weighted by the sum of its softmax weights."""
     row = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
     which = tl.arange(0, SPLITS)
     dims = tl.arange(0, DIMS)

@@ -1,16 +1,15 @@
 """The model runner for a GPU: decode steps as recorded CUDA graphs.
 
-A decode step of a small model is some hundred small operations. Python needs longer to start each of them than
-the GPU needs to do it. A CUDA graph is a recording: all operations of a step with their addresses, started
-again with a single call.
+A decode step of a small model launches several hundred small operations. Launching one of them from Python takes longer
+than running it. A CUDA graph is a recording of all operations of a step with their addresses; a single call replays it.
 
-A recording repeats exactly what was recorded, on the same memory. So:
+A recording repeats exactly the recorded operations, on the same memory. So:
 
-- Batch sizes are rounded up to a few sizes ("buckets"), and the rest is padding: token 0, no slot, no context.
-- What differs from step to step (tokens, positions, slots, lengths, tables) is copied to where it was recorded.
-- How contexts are cut is data, too; only the number of splits is in the recording (rounded to a power of two).
+- Batch sizes are rounded up to a few sizes ("buckets"). The other rows are padding: token 0, no slot, no context.
+- Inputs that differ from step to step (tokens, positions, slots, lengths, tables) are copied to the recorded addresses.
+- The split boundaries are inputs, too; only the number of splits, rounded to a power of two, is part of the recording.
 
-Steps with prompts in them are large enough to do without. They run as in Phase 4.
+Steps with prompts are large enough to run without a graph. They run as in phase 4.
 
 Source: vLLM, vllm/v1/worker/gpu_model_runner.py and vllm/compilation/cuda_graph.py, for the idea and the buckets.
 """
@@ -38,7 +37,7 @@ Recorder = Callable[[Callable[[], Tensor]], "Recording"]
 
 @dataclass
 class Recording:
-    """A step that can be repeated. `result` is where each repetition leaves its hidden states."""
+    """A step that can be replayed. Each replay writes its hidden states to `result`."""
 
     replay: Callable[[], object]
     result: Tensor
@@ -78,15 +77,15 @@ def bucket_sizes(max_num_seqs: int) -> list[int]:
 
 
 def most_splits(max_model_len: int, tile: int) -> int:
-    """Of the longest context, rounded up to a power of two: a split is a tile at least."""
+    """The largest number of splits of the longest context, rounded up to a power of two; a split has at least one tile."""
     tiles = -(-max_model_len // tile)
     return min(triton.next_power_of_2(tiles), MOST_SPLITS) if tiles > FEW_TILES else 1
 
 
 class DecodeInputs:
-    """Everything that recorded steps read, at addresses that never change. Steps of fewer than `most` requests read the first rows.
+    """All inputs of recorded steps, at fixed addresses. Steps with fewer than `most` requests read the first rows.
 
-    numbers, int32, in one piece, so that one copy brings all of it:
+    numbers, int32, contiguous, so that one copy transfers all of them:
 
         tokens [most] | positions [most] | slots [most] | lens [most] | split_tokens [1]
     """
@@ -107,7 +106,7 @@ class DecodeInputs:
         self._copied = torch.cuda.Event() if device.type == "cuda" else None  # when they have left the host
 
     def fill(self, batch: StepBatch, split_tokens: int) -> None:
-        """Bring a step's numbers to the device. Rows beyond the scheduled requests are padding."""
+        """Copy a step's inputs to the device. Rows after the scheduled requests are padding."""
         if self._copied is not None:
             self._copied.synchronize()  # the GPU may still be reading what is overwritten below
         host = self._host.numpy()
@@ -135,8 +134,8 @@ class GPURunner(ModelRunner):
 
     Args:
         config: its `max_num_seqs`, `max_model_len` (not None) and `seed` are read.
-        record: how a step is recorded; None: none is (vLLM calls that "enforce eager"). If it fails, none is from
-            then on.
+        record: how to record a step; None: steps are not recorded ("enforce eager" in vLLM). If recording fails, no
+            further steps are recorded.
     """
 
     def __init__(
@@ -191,14 +190,14 @@ class GPURunner(ModelRunner):
 
     @classmethod
     def storage_problem(cls, storage: KVStorage | None) -> str | None:
-        """Why the kernels cannot read it, in a line; None if they can. (None: as the model computes.)"""
+        """One line that says why the kernels cannot read this storage; None if they can. (storage None: the model's dtype.)"""
         return None if storage is None else "the kernels read keys and values as the model computes them"
 
     @classmethod
     def make_cache(
         cls, model: Transformer, config: EngineConfig, num_blocks: int, storage: KVStorage | None
     ) -> TritonPagedKVCache:
-        """The cache, over a storage that has no problem."""
+        """The cache, over a storage without a problem."""
         return TritonPagedKVCache(model.config, num_blocks, config.block_size, model.dtype, model.device)
 
     @torch.inference_mode()
@@ -222,7 +221,7 @@ class GPURunner(ModelRunner):
         return recording.result[:n]
 
     def _recording(self, bucket: int, num_splits: int) -> Recording:
-        """Of a step of this shape, made if there is none yet."""
+        """The recording for a step of this shape, made if there is none yet."""
         if (bucket, num_splits) not in self.recordings:
             kv, inputs = self.kv_cache, self._inputs
             plan = kv.plan(Splits(num_splits, kv.tile), bucket)
@@ -239,7 +238,7 @@ class GPURunner(ModelRunner):
         return self.recordings[bucket, num_splits]
 
     def go_on_without(self, error: Exception, batch: StepBatch | None = None) -> Tensor | None:
-        """Record no more steps. Returns what this one gives; if it fails without a recording as well, recording is not to blame."""
+        """Record no more steps. Returns the result of this step without a recording; if it fails, too, recording is not the cause."""
         hidden = super().execute(batch) if batch else None
         what = f"a step cannot be recorded ({type(error).__name__}: {error})"
         warnings.warn(f"{what}: going on without further CUDA graphs", stacklevel=3)
@@ -248,7 +247,7 @@ class GPURunner(ModelRunner):
 
     @torch.inference_mode()
     def prepare(self) -> Iterator[str]:
-        """Record a step of every shape, the largest first: the others then find memory in its pool. All rows are padding."""
+        """Record a step of every shape, the largest first, so that the others reuse its memory pool. All rows are padding."""
         kv = self.kv_cache
         most = 1 if kv.slots_of_card <= 1 else most_splits(self._max_model_len, kv.tile)
         splits = [1 << i for i in range(most.bit_length())]

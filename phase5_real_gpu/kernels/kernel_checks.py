@@ -1,8 +1,8 @@
-"""The arguments that the kernels take, and one clear line for all others.
+"""Checks of the kernels' arguments, with a one-line message for each mistake.
 
-A GPU does not say "index out of range": it reads some other memory, or the process dies with an error that names no
-line. So shapes and types are checked before each launch. The entries *of* the tables are on the GPU, and reading them
-back means waiting for it: only the interpreter does that, where a wrong entry would end the process.
+A GPU does not report "index out of range": it reads some other memory, or the process dies with an error that names no
+line. So shapes and types are checked before each launch. The entries of the tables are on the GPU, and reading them
+back means waiting for it. They are therefore checked only in the interpreter, where a wrong entry would end the process.
 """
 
 import torch
@@ -18,7 +18,7 @@ def check_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: Tensor,
     window: int | None = None, softcap: float | None = None,
 ) -> None:  # fmt: skip
-    """Raise a ValueError unless shapes, types and devices fit together. Reads the tables in the interpreter only."""
+    """Raise a ValueError unless shapes, types and devices match. Reads the tables in the interpreter only."""
     check_cache(k_cache, v_cache)
     if q.ndim != 3:
         raise ValueError(f"q has shape {list(q.shape)}: give [tokens, num_heads, head_dim]")
@@ -73,7 +73,7 @@ def check_cache(k_cache: Tensor, v_cache: Tensor) -> None:
 
 
 def check_new_tensor(name: str, tensor: Tensor, cache: Tensor) -> None:
-    """q, k or v: of a number format that computes, the cache's own unless that is fp8, on its device."""
+    """q, k or v must have a dtype for arithmetic (the cache's, unless that is fp8) and be on the cache's device."""
     fitting = COMPUTE_DTYPES if cache.dtype == FP8 else (cache.dtype,)
     if tensor.dtype not in fitting:
         raise ValueError(f"{name} is {tensor.dtype}, the cache {cache.dtype}: convert one of them")
@@ -84,7 +84,7 @@ def check_new_tensor(name: str, tensor: Tensor, cache: Tensor) -> None:
 
 
 def check_write(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
-    """Raise a ValueError unless keys, values, caches and slots fit together."""
+    """Raise a ValueError unless keys, values, caches and slots match."""
     check_cache(k_cache, v_cache)
     num_blocks, block_size, num_kv_heads, head_dim = k_cache.shape
     needed = (len(slot_mapping), num_kv_heads, head_dim)
@@ -132,7 +132,7 @@ def check_tables(block_tables: Tensor, context_lens: Tensor, num_blocks: int, bl
 
 
 def check_slots(slot_mapping: Tensor, num_slots: int) -> None:
-    """Read the slots back. -1 means that a token is not stored; a slot may be written once per step."""
+    """Read the slots back. -1 means that a token is not stored; a slot may be written only once per step."""
     used = set()
     for i, slot in enumerate(slot_mapping.tolist()):
         if not -1 <= slot < num_slots:
@@ -143,7 +143,7 @@ def check_slots(slot_mapping: Tensor, num_slots: int) -> None:
 
 
 def check_query_lens(cu_query_lens: Tensor, context_lens: Tensor, num_tokens: int) -> None:
-    """Read the query lengths back: they rise from 0 to the number of tokens, none longer than its context."""
+    """Read the query lengths back: they must rise from 0 to the number of tokens, none longer than its context."""
     starts, lens = cu_query_lens.cpu().tolist(), context_lens.cpu().tolist()
     if starts[0] != 0 or starts[-1] != num_tokens:
         raise ValueError(

@@ -1,23 +1,23 @@
-"""Prefill attention over scattered blocks: many new tokens of many requests, each seeing only earlier tokens.
+"""Prefill attention over scattered blocks: many new tokens of many requests; each attends to itself and earlier tokens.
 
-New tokens of all requests lie one after the other. Each program takes a run of them from one request, with all
-query heads that share a KV head, and walks along that request's block table up to its own last token:
+The new tokens of all requests are stored one after the other. Each program takes a run of them from one request, with all
+query heads that share a KV head, and goes through that request's block table up to its own last token:
 
     request 0: 5 new     request 1: 300 new, behind a prefix of 80
     [........]           [........|........|........]      runs; one program each
-                          sees 80 + its own and earlier runs
+                                                    attends to the 80, its own and earlier runs
 
-With at least 64 rows a program has enough arithmetic for each key it fetches: prefill is compute-bound, where
-decode is memory-bound. The tiles that all rows may see need no mask; only the last few, across the diagonal, are
+With at least 64 rows a program does much arithmetic for each key that it fetches: prefill is compute-bound, whereas
+decode is memory-bound. Tiles to which all rows attend need no mask; only the last few, on the diagonal, are
 masked. With a sliding window there is a second diagonal, where the window of each row begins:
 
     token     0                                   own
     row 0     ..............[masked|  no mask  |masked]
     row 1     ..............[masked|  no mask  |masked]        earlier tokens are not read
 
-The runs of request i are counted from `starts[i] // RUN + i`. That leaves room for each request's last, shorter
-run, at most one run too many each, and needs no other request's length. A binary search finds the request of a
-run; a run too many returns at once.
+The runs of request i are counted from `starts[i] // RUN + i`. This leaves room for each request's last, shorter
+run and at most one empty run per request, and needs no other request's length. A binary search finds the request
+of a run; an empty run returns at once.
 
 Sources: Dao, "FlashAttention-2" (2023), sections 3.1 to 3.3; vLLM, vllm/v1/attention/ops/triton_unified_attention.py,
 for rows of (token, head) pairs and the count of runs.
@@ -144,9 +144,9 @@ def prefill_kernel(
 def prefill_shape(
     queries_per_kv: int, head_dim: int, itemsize: int, crowded: bool = False
 ) -> tuple[int, int, int]:
-    """ROWS, RUN and warps of a program: as many rows as its registers hold without spilling.
+    """ROWS, RUN and warps of a program: as many rows as fit in its registers without spilling.
 
-    `compile_report.py` shows that for each kind of card. crowded: a window, a softcap or an fp8 cache, which need more registers.
+    `compile_report.py` shows the registers for each kind of GPU. crowded: a window, a softcap or an fp8 cache, which need more registers.
     """
     dims = triton.next_power_of_2(head_dim)
     if INTERPRETED:  # sizes only matter for speed; small ones show more of the seams between runs
@@ -178,7 +178,7 @@ def paged_prefill(
     softcap: float | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Attention of all new tokens of all requests, each over its own context up to itself: [N, num_heads, head_dim].
+    """Attention for all new tokens of all requests, each over its request's tokens up to itself: [N, num_heads, head_dim].
 
     Args: as for `paged_decode`, except
         q: [N, num_heads, head_dim], the new tokens of all requests, one request after the other.

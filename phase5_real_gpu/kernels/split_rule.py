@@ -1,19 +1,19 @@
-"""How many splits to cut a context into, and how many programs run at the same time.
+"""Chooses the number of splits of a context, and computes how many programs run at the same time.
 
-A GPU has many multiprocessors: 132 on an H100. A single user with 8 KV heads gives work to 8 of them, and 124
-are idle. So a context is cut into splits ("split KV"), and a second kernel merges their results. But splits
-have a cost: merging, and a last round of work in which most multiprocessors may be idle.
+A GPU has many multiprocessors: 132 on an H100. A single request with 8 KV heads uses 8 of them, and 124
+are idle. So a context is divided into splits ("split KV"), and a second kernel merges their results. But splits
+have a cost: the merge, and a last round of programs in which most multiprocessors may be idle.
 
     programs = splits of all requests x KV heads       the work
     rounds   = programs / resident, rounded up         resident: programs that run at the same time
     time     ~ rounds x tokens per split
 
-The rule: the fewest splits that reach at least 85% of the best speed. It assumes that a program takes equally long however many
-run beside it; where they share the card's bandwidth, a last round with few programs is shorter than the rule says.
+The rule takes the fewest splits that reach at least 85% of the best speed. It assumes that the time of a program does not depend
+on the number of programs beside it; where programs share the GPU's bandwidth, a last round with few programs is shorter.
 
 Example: one request of 32,768 tokens, 8 KV heads, 264 resident programs (two per multiprocessor). One split: 8 programs, 1 round of 32,768
 tokens. 32 splits: 256 programs, 1 round of 1,024 tokens: 32 times as fast. 35 splits would need a second round. The
-rule takes 29: one round of 1,152 tokens is near enough.
+rule takes 29 splits: one round of 1,152 tokens reaches more than 85% of the best speed.
 
 Source of the idea: FlashAttention-3's split heuristic (hopper/heuristics.h), which weighs rounds in this way
 for contexts of equal length; counting the splits of each request covers unequal ones as well.
@@ -26,25 +26,25 @@ from typing import NamedTuple
 import numpy as np
 
 MOST_SPLITS = 128
-FEW_TILES = 4  # a context of so few is not cut
+FEW_TILES = 4  # a context of at most this many tiles is not split
 REGISTERS = 65536  # of a multiprocessor, on every card from sm_50 on
 RESERVED_SHARED = 1024  # bytes of shared memory that the system takes from each program
 GOOD_ENOUGH = 0.85
 
 
 class Splits(NamedTuple):
-    """Contexts are cut every `split_tokens` tokens, the longest into `num_splits`."""
+    """Contexts are split every `split_tokens` tokens, the longest into `num_splits`."""
 
     num_splits: int
     split_tokens: int
 
 
 def choose_splits(context_lens: Sequence[int], num_kv_heads: int, resident: int, tile: int) -> Splits:
-    """The fewest splits that keep the card busy.
+    """The fewest splits that keep the GPU busy.
 
     Args:
         context_lens: tokens of each request.
-        num_kv_heads: each needs a program. resident: programs that run at the same time.
+        num_kv_heads: each needs its own program. resident: programs that run at the same time.
         tile: tokens that a program reads at a time; a split is a multiple of it.
     """
     tiles = max(1, -(-max(context_lens, default=0) // tile))

@@ -1,7 +1,7 @@
-"""`TritonPagedKVCache`: the seam's fourth object. Keys and values lie in blocks, and kernels read them in place.
+"""`TritonPagedKVCache`, the fourth cache behind `kv.attend`: keys and values are in blocks, and kernels read them in place.
 
-The model calls `kv.attend`, as it did in Phase 2. Requests with one new token, or a few (drafts to be verified), go
-through `paged_decode`, those with more through `paged_prefill`; a step may hold both.
+The model calls `kv.attend`, as in phase 2. Requests with one new token or a few (drafts to be verified) are computed
+by `paged_decode`, requests with more by `paged_prefill`; a step may contain both.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class Prefills(NamedTuple):
 
 
 class DeviceStep(NamedTuple):
-    """What all layers of a step need, on the device. slots: [N]."""
+    """The tensors that all layers of a step need, on the device. slots: [N]."""
 
     slots: Tensor
     decodes: Decodes | None
@@ -89,7 +89,7 @@ class TritonPagedKVCache:
         self.partials: Tensor | None = None  # float32: memory that all plans share
 
     def begin_step(self, layout: StepLayout) -> None:
-        """Say where the tokens of the next step lie. One upload for everything."""
+        """Set the slots and block tables of the next step, in a single upload."""
         lens, decodes, prefills = layout.context_lens, layout.decodes, [i for i, _ in layout.prefills]
         tables = [
             pad_tables([layout.block_tables[i] for i in which]) if which else []
@@ -120,7 +120,7 @@ class TritonPagedKVCache:
         return torch.from_numpy(rows).to(self.storage.device)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store the new keys and values in their slots; attend from each new token to those of its own that it may see.
+        """Store the new keys and values in their slots; compute attention of each new token over its request's tokens up to itself.
 
         Args:
             q, and the result: [N, num_heads, head_dim]. k, v: [N, num_kv_heads, head_dim].
@@ -131,7 +131,7 @@ class TritonPagedKVCache:
         return self.attend_stored(layer, q)
 
     def attend_stored(self, layer: int, q: Tensor) -> Tensor:
-        """The second half of `attend`: attention over keys and values that are in their slots."""
+        """The second half of `attend`: attention over the stored keys and values."""
         keys, values, step = self.storage.k_cache[layer], self.storage.v_cache[layer], self.step
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         for part in filter(None, (step.decodes, step.prefills)):
@@ -148,7 +148,7 @@ class TritonPagedKVCache:
 
 
 def upload(parts: Sequence[np.ndarray | list[int]], device: torch.device) -> list[Tensor]:
-    """Bring small integer arrays to the device, all in one copy. Each begins at a multiple of 16 bytes."""
+    """Copy small integer arrays to the device, all in one transfer. Each begins at a multiple of 16 bytes."""
     arrays = [np.asarray(part, dtype=np.int32) for part in parts]
     room = [-(-a.size // ALIGNED) * ALIGNED for a in arrays]
     starts = np.cumsum([0, *room])

@@ -1,7 +1,7 @@
-"""Where Triton kernels run on this machine: compiled on a GPU, interpreted without one, or not at all.
+"""How Triton kernels run on this machine: compiled on a GPU, interpreted without one, or not at all.
 
-Triton turns a Python function into machine code for a GPU. It can also *interpret* the function, line by line with numpy:
-slow, and good enough to prove a kernel right. Triton decides when a kernel is defined, so modules import it from here.
+Triton compiles a Python function to machine code for a GPU. It can also *interpret* the function, line by line with numpy: slowly,
+but well enough to check a kernel's results. Triton chooses when a kernel is defined, so modules import Triton from here.
 """
 
 import functools
@@ -60,7 +60,7 @@ compiling_for: tuple[int, int] | None = None
 
 
 def require_triton() -> None:
-    """Raise a LabError that says what to do, where there is no Triton."""
+    """Raise a LabError that says what to do if Triton is not installed."""
     if not HAS_TRITON:
         raise LabError(
             "Triton is not installed (it exists for Linux only). Without it still run: memory_hierarchy.py, "
@@ -69,7 +69,7 @@ def require_triton() -> None:
 
 
 def card_problem(dtype: torch.dtype) -> str | None:
-    """Why this machine's card cannot run the kernels in this number format, in a line; None if it can."""
+    """One line that says why this machine's GPU cannot run the kernels in this dtype; None if it can."""
     if not HAS_TRITON:
         return "Triton is not installed"
     if INTERPRETED or compiling_for is not None:
@@ -91,7 +91,7 @@ def card_problem(dtype: torch.dtype) -> str | None:
 
 @functools.cache  # asked at every launch
 def _card() -> tuple[tuple[int, int], str, str | None]:
-    """Capability and name of the GPU, and what Triton lacks to start kernels on it."""
+    """Capability and name of the GPU, and what Triton lacks to launch kernels on it."""
     missing = None
     if not (shutil.which("gcc") or shutil.which("clang") or os.environ.get("CC")):
         missing = "Triton needs a C compiler to start kernels: install gcc"
@@ -104,12 +104,12 @@ def _card() -> tuple[tuple[int, int], str, str | None]:
 
 
 def capability() -> tuple[int, int]:
-    """Compute capability of the card that kernels are made for."""
+    """Compute capability of the GPU for which kernels are compiled."""
     if compiling_for is not None:
         return compiling_for
     return (9, 0) if INTERPRETED or not torch.cuda.is_available() else _card()[0]
 
 
 def has_matrix_instructions(itemsize: int) -> bool:
-    """Whether Triton multiplies tiles on the matrix units: not in float32, and not before sm_80."""
+    """Whether Triton multiplies tiles on tensor cores: not in float32, and not before sm_80."""
     return INTERPRETED or (itemsize <= 2 and capability() >= (8, 0))

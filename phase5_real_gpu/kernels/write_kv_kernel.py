@@ -1,4 +1,4 @@
-"""Storing a step's new keys and values in their slots: one program per token.
+"""Stores a step's new keys and values in their slots: one program per token.
 
     slot = block * block_size + offset          -1: a row of padding, nothing is stored
 
@@ -59,7 +59,7 @@ def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mappin
         slot_mapping: [N] integers; -1: this token is not stored.
 
     Raises:
-        ValueError: arguments that do not fit; in the interpreter a slot outside the pool or named twice.
+        ValueError: arguments that do not match; in the interpreter also a slot outside the pool, or one that is used twice.
     """
     check_write(k, v, k_cache, v_cache, slot_mapping)
     if len(slot_mapping) == 0:
