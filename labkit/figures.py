@@ -1,6 +1,6 @@
 """The common style of all figures: the title states the finding, axes have units, a colour has one meaning."""
 
-from collections.abc import Sequence
+import textwrap
 
 import matplotlib
 
@@ -17,6 +17,7 @@ BLUE, ORANGE, GREEN, RED, PURPLE, TEAL, YELLOW, GREY = COLORS = (
 
 STYLE = {
     "figure.dpi": 110,
+    "font.size": 11,  # a phone shows a figure 375 pixels wide
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": MUTED,
@@ -43,27 +44,31 @@ def new_figure(
     subtitle: str = "",
     panels: int = 1,
     size: tuple[float, float] | None = None,
-    width_ratios: Sequence[float] | None = None,
+    beside: bool = False,
+    **grid: object,
 ) -> tuple[Figure, list[Axes]]:
-    """Make a figure with `panels` axes side by side.
+    """Make a figure with `panels` axes one below the other: side by side, their letters are too small on a phone.
 
     Args:
         finding: the title, a sentence that states what the figure shows.
         subtitle: the measurement and the machine, in smaller letters.
-        size: width and height in inches.
+        size: width and height in inches. beside: side by side after all. grid: of `plt.subplots`.
     """
-    size = size or (5.2 * panels + 1.2 if panels > 1 else 7.5, 4.6)
-    fig, axes = plt.subplots(
-        1, panels, figsize=size, squeeze=False, layout="constrained", width_ratios=width_ratios
-    )
-    fig.get_layout_engine().set(rect=(0, 0, 1, 1 - (0.78 if subtitle else 0.5) / size[1]))
-    lines = [fig.text(0.012, 1 - 0.12 / size[1], finding, fontsize=13, fontweight="bold", va="top")]
-    if subtitle:
-        lines.append(fig.text(0.012, 1 - 0.46 / size[1], subtitle, fontsize=9.5, color=MUTED, va="top"))
-    for line in lines:  # the name of a processor may be long
+    size = size or (7.2, 3.2 * panels + 1.4)
+    rows, columns = (1, panels) if beside else (panels, 1)
+    fig, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **grid)
+    top = 0.12
+    for text, style in (
+        (finding, dict(fontsize=13, fontweight="bold")),
+        (subtitle, dict(fontsize=10, color=MUTED)),
+    ):
+        line = fig.text(0.012, 1 - top / size[1], text, va="top", **style)
         share = line.get_window_extent().x1 / fig.bbox.width
-        line.set_fontsize(line.get_fontsize() * min(1, 0.99 / share))
-    return fig, list(axes[0])
+        if share > 0.99:  # the name of a processor may be long
+            line.set_text(textwrap.fill(text, int(0.97 * len(text) / share)))
+        top += line.get_window_extent().height / fig.dpi + 0.1
+    fig.get_layout_engine().set(rect=(0, 0, 1, 1 - top / size[1]))
+    return fig, list(axes.flat)
 
 
 def plain_numbers(ax: Axes, axes: str = "xy") -> None:

@@ -209,10 +209,10 @@ def draw(lab: Lab, name: str, boxes: dict[str, Box], shapes: list[ModelShape]) -
     giant = shapes[-1].parameters_by_part()["embedding"] / shapes[-1].num_parameters
     fig, (left, right) = new_figure(
         f"The embedding is {own:.1%} of {name}'s parameters and {giant:.0%} of {shapes[-1].name}: large models are mostly MLP",
-        f"left: bytes of {name} on disk; right: parameters of published models, from their shapes",
+        f"Above: bytes of {name} on disk; below: parameters of published models, from their shapes",
         panels=2,
-        size=(11.5, 4.8),
-        width_ratios=(1, 1.2),
+        size=(7.2, 8.4),
+        height_ratios=(1, 2.4),
     )
 
     def stack(ax: Axes, y: int, widths: dict[str, float], total: float, label: str) -> None:
@@ -241,5 +241,5 @@ def draw(lab: Lab, name: str, boxes: dict[str, Box], shapes: list[ModelShape]) -
         ax.grid(axis="y", visible=False)
     drawn = [p for p in PART_COLORS if any(b.sizes[p] for b in boxes.values()) or p == "head"]
     handles = [left.barh(0, 0, color=PART_COLORS[p]) for p in drawn]
-    fig.legend(handles, drawn, loc="outside lower center", ncols=len(drawn), fontsize=9, frameon=False)
+    fig.legend(handles, drawn, loc="outside lower center", ncols=4)
     lab.figure(fig, "model_file_anatomy")

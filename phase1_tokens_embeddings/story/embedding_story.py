@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.transforms import Bbox
 from torch import Tensor
 
 from labkit.figures import COLORS, new_figure
@@ -206,8 +208,8 @@ def draw(lab: Lab, e: Embeddings, name: str) -> None:
     )
     fig, (left, right) = new_figure(
         f"{finding}: cosine {within:.2f} within a group, {across:.2f} across ({name})",
-        f"left: {len(words)} words on the plane that keeps more of their spread ({kept:.0%}) than any other; right: their cosines",
-        panels=2, size=(12.5, 5.8), width_ratios=(1.25, 1),
+        f"{len(words)} words on the plane that keeps more of their spread ({kept:.0%}) than any other; below: their cosines",
+        panels=2, size=(7.2, 12), height_ratios=(1.1, 1),
     )  # fmt: skip
     colors = dict(zip(groups, COLORS))
     for group, color in colors.items():
@@ -215,11 +217,11 @@ def draw(lab: Lab, e: Embeddings, name: str) -> None:
         left.scatter(*points[member].T.tolist(), s=26, color=color, label=group, zorder=3)
     left.set(xlabel="first principal component", ylabel="second principal component")
     left.margins(0.09)
-    left.legend(fontsize=9, frameon=False, ncols=len(groups), loc="upper center", bbox_to_anchor=(0.5, -0.1),
-                columnspacing=1.0, handletextpad=0.1)  # fmt: skip
+    left.legend(loc="lower left", handletextpad=0.1)
     image = right.imshow(similarity, vmin=0, vmax=1, cmap="Blues")
-    right.set_xticks([])
-    right.set_yticks(range(len(words)), words, fontsize=6.5)
+    middles = [sum(i for i, label in enumerate(labels) if label == g) / labels.count(g) for g in groups]
+    right.set_xticks(middles, groups)
+    right.set_yticks(middles, groups)
     right.grid(visible=False)
     fig.colorbar(image, ax=right, shrink=0.8, label="cosine")
     # Labels last: only now does every axis have its final size, and a label its place in pixels.
@@ -230,22 +232,29 @@ def draw(lab: Lab, e: Embeddings, name: str) -> None:
 
 
 def place_labels(ax: Axes, points: list[list[float]], texts: list[str], colors: list[str]) -> None:
-    """Write a label beside each point, on the side where it covers least."""
+    """Write a label near each point, at the nearest place where it covers nothing; a line leads to one that is far."""
+    to_data = ax.transData.inverted().transform
     pixels = ax.transData.transform(points)
-    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in pixels]
-    for (x, y), text, color in zip(pixels, texts, colors, strict=True):
-        width, height = 7.0 * len(text) + 2, 13.0  # of letters of 8.5 points, roughly
-        best, least = (0.0, 0.0), float("inf")
-        for dx, dy in ((6, -5), (-6 - width, -5), (-width / 2, 6), (-width / 2, -17), (5, 5), (5, -15),
-                       (-4 - width, 5), (-4 - width, -15), (-width / 2, 18), (-width / 2, -29)):  # fmt: skip
-            box = (x + dx, y + dy, x + dx + width, y + dy + height)
-            covered = sum(
-                max(0.0, min(box[2], t[2]) - max(box[0], t[0]))
-                * max(0.0, min(box[3], t[3]) - max(box[1], t[1]))
-                for t in taken
-            )
-            if covered < least:
-                best, least = (dx, dy), covered
-        taken.append((x + best[0], y + best[1], x + best[0] + width, y + best[1] + height))
-        at = ax.transData.inverted().transform((x + best[0], y + best[1]))
-        ax.text(*at, text, fontsize=8.5, color=color, zorder=4)
+    taken = [Bbox([at - 4, at + 4]) for at in pixels]
+    angles = np.arange(16) * np.pi / 8
+    directions = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    paper = dict(facecolor="white", edgecolor="none", pad=0)
+    for point, at, text, color in zip(points, pixels, texts, colors, strict=True):
+        label = ax.text(*point, text, fontsize=9.5, color=color, ha="center", va="center", bbox=paper)
+        half = label.get_window_extent().size / 2 + 1
+        boxes = [
+            (far, Bbox([at + (half + far) * d - half, at + (half + far) * d + half]))
+            for far in (7, 16, 28, 42, 58)
+            for d in directions
+        ]
+        far, box = min(boxes, key=lambda place: place[0] + 10 * overlap(place[1], taken))
+        taken.append(box)
+        middle = to_data((box.p0 + box.p1) / 2)
+        label.set_position(middle)
+        if far > 7:
+            ax.plot(*zip(point, middle), color=color, linewidth=0.7, zorder=2)
+
+
+def overlap(box: Bbox, others: list[Bbox]) -> float:
+    """Pixels of `box` that the others cover."""
+    return sum(s.width * s.height for other in others if (s := Bbox.intersection(box, other)))

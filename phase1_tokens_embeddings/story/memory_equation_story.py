@@ -152,10 +152,10 @@ def draw(lab: Lab, shape: ModelShape, card: Card, precision: str, others: list[M
     finding = f"{users:,} users of {context:,} tokens" if users else f"no user of {context:,} tokens"
     fig, (left, right) = new_figure(
         f"{shape.name} in {precision} on one {card.title}: {finding}",
-        f"left: every card; right: one {card.title}, lines end where no user fits or at a model's longest context; "
+        f"Above: every card; below: one {card.title}, lines end where no user fits or at a model's longest context; "
         f"{USABLE:.0%} of a card is used; KV cache in {lab.args.kv}; computed",
         panels=2,
-        size=(11.5, 4.8),
+        size=(7.2, 8.6),
     )
     draw_cards(left, shape, precision)
     for color, marker, s in zip(COLORS, "os^Dv", [shape, *others], strict=False):

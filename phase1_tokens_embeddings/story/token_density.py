@@ -89,10 +89,9 @@ def draw_density(found: Mapping[str, Mapping[str, Density]], labels: Mapping[str
     fig, (left, right) = new_figure(
         f"The same story takes {ratios[1]:.1f} times as many tokens in Chinese as in English, "
         f"{ratios[2]:.1f} times in Hindi",
-        f"Left: a dot is a whole text, a line goes from the least to the most dense of its {PARTS} parts. "
-        f"Title and right: vocabulary of {first}.",
+        f"Above: a dot is a whole text, a line goes from the least to the most dense of its {PARTS} parts. "
+        f"Title and below: vocabulary of {first}.",
         panels=2,
-        width_ratios=[1.5, 1],
     )
     for row, (vocabulary, color) in enumerate(zip(found, cycle(COLORS))):
         apart = min(0.22, 0.8 / len(found))

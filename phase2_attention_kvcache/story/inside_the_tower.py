@@ -108,7 +108,7 @@ def draw_layers(probabilities: Tensor, names: list[str], prompt: str) -> Figure:
     fig, (ax,) = new_figure(
         f"{names[0]} leads " + (f"its rivals only {where}" if decided > 1 else "from the first layer on"),
         f"If the model ended early: its five most probable tokens after {prompt!r}",
-        size=(8.8, 4.6),
+        size=(7.2, 4.6),
     )
     marks = zip("os^Dv", (BLUE, ORANGE, PURPLE, GREY, INK), strict=True)
     for i, (name, (marker, color)) in enumerate(zip(names, marks, strict=True)):

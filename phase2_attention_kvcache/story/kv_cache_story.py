@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from labkit.figures import BLUE, GREY, ORANGE, new_figure
+from labkit.figures import BLUE, MUTED, ORANGE, new_figure
 from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights import SHAPES, kv_per_token
@@ -184,7 +184,7 @@ def draw_speedup(new: np.ndarray, naive: np.ndarray, cached: np.ndarray, where: 
     left.set(xlabel="new tokens", ylabel="total time, s", ylim=(0, None))
     left.legend()
     right.plot(new, naive / cached, color=BLUE)
-    right.axhline(3.1, color=GREY, linestyle="--", linewidth=1.2)
-    right.annotate('"How vLLM Actually Works": 3.1x', (new[-1], 3.1), ha="right", va="bottom", color=GREY)
+    right.axhline(3.1, color=MUTED, linestyle="--")
+    right.annotate('"How vLLM Actually Works": 3.1x', (new[-1], 3.1), ha="right", va="bottom")
     right.set(xlabel="new tokens", ylabel="times faster", ylim=(0, None))
     return fig

@@ -148,7 +148,7 @@ def draw_scores(scores: dict[str, torch.Tensor]) -> Figure:
         "A rotary score depends on the distance alone",
         "The same two vectors, moved through a context of 1,024. A rotary line is flat.",
         panels=len(scores),
-        size=(10, 4.2),
+        size=(7.2, 8.4),
     )
     highest = max(s[:, list(DISTANCES)].abs().max().item() for s in scores.values())
     for axis, (name, s) in zip(axes, scores.items(), strict=True):
@@ -158,7 +158,7 @@ def draw_scores(scores: dict[str, torch.Tensor]) -> Figure:
         axis.set_title(name, fontsize=11)
         axis.set(xlabel="position of the query", ylim=(-1.1 * highest, 1.1 * highest))
         axis.label_outer()
-    axes[0].set_ylabel("score before softmax")
+    axes[1].set_ylabel("score before softmax")
     axes[-1].legend(loc="upper right", fontsize=9)
     return fig
 
@@ -176,7 +176,7 @@ def draw_speeds() -> Figure:
     fig, (axis,) = new_figure(
         f"{unfinished} of Llama 3's 64 pairs complete no turn within 8,192 tokens",
         "In a longer context they reach angles not seen in training. Llama 3.1 slows them by 8, and six others by less.",
-        size=(8.5, 5.0),
+        size=(7.2, 5.0),
     )
     for name, color, frequencies in settings:
         axis.plot(2 * math.pi / frequencies, color=color, label=name)
@@ -186,5 +186,5 @@ def draw_speeds() -> Figure:
     axis.set_yscale("log")
     plain_numbers(axis, "y")
     axis.set(xlabel="pair of numbers in a head of 128", ylabel="tokens per full turn")
-    axis.legend(loc="lower right", frameon=False)
+    axis.legend(loc="lower right", fontsize=9.5)
     return fig

@@ -308,7 +308,7 @@ def draw_quality(model: str, results: Results) -> Figure:
     fig, (ax,) = new_figure(
         f"4-bit weights cost {lost(results, 'int4'):.1f}% more bits per byte, 8-bit weights almost none",
         f"{model}: lower is better, left is smaller; the dashed line is the model in 16 bits",
-        size=(8.4, 4.8),
+        size=(7.2, 4.8),
     )
     ax.axhline(results[EXACT].bits_per_byte, color=INK, linestyle="--", linewidth=1.2)
     ax.margins(y=0.12)  # room for a label below the line

@@ -117,7 +117,8 @@ def draw_distributions(
         f"The most probable token has {before:.0%}; the settings give it {least:.0%} to {most:.0%}",
         f"The {len(tokens)} most probable of {len(raw):,} tokens. Grey: the model's probabilities. Blue: with the setting.",
         panels=len(shown),
-        size=(9.6, 4.4),  # narrow, so that the letters are large enough on a phone
+        size=(9.6, 4.4),
+        beside=True,
     )
     rows, names = range(len(tokens)), [writer.name(i) for i in tokens]
     for axis, (name, p) in zip(axes, shown.items(), strict=True):

@@ -96,7 +96,7 @@ def draw_trained(others: list[Trained]) -> Figure:
     fig, (axis,) = new_figure(
         "Without rotary positions a small model loses most",
         "Perplexity of unseen text, compared with all choices and the same seed. Dots: seeds. Line: their mean.",
-        size=(9.0, 4.4),
+        size=(7.2, 4.4),
     )
     for y, trained in enumerate(reversed(others)):
         axis.scatter(trained.more, [y] * len(trained.more), color=BLUE, s=40, alpha=0.7, zorder=3)

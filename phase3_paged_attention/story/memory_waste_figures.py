@@ -62,7 +62,7 @@ def draw_memory(lengths: Sequence[int], seed: int = 0) -> Figure:
         f"The same memory holds {counts[0]} requests in rows and {counts[1]} in blocks",
         f"{num_slots:,} slots; each cell is 16 slots; requests of 100 to 500 tokens",
         panels=2,
-        size=(11, 5.6),
+        size=(7.2, 9),
     )
     kinds = {f"request {i + 1}": color for i, color in enumerate((BLUE, ORANGE, TEAL))}
     kinds |= {"the other requests": GREY, "allocated, empty": "#f3e6bd", "free": "#ffffff"}
@@ -82,7 +82,7 @@ def draw_memory(lengths: Sequence[int], seed: int = 0) -> Figure:
         used = 100 * float((memory > 0).mean())
         ax.set_title(f"{name}: {count} requests, {used:.0f}% of the slots hold a token", loc="left")
     handles = [Rectangle((0, 0), 1, 1, facecolor=color, edgecolor=MUTED) for color in kinds.values()]
-    fig.legend(handles, kinds, loc="outside lower center", ncols=6, handlelength=1.1)
+    fig.legend(handles, kinds, loc="outside lower center", ncols=3, handlelength=1.1)
     return fig
 
 
@@ -91,7 +91,7 @@ def draw_shares(shares: dict[str, Shares]) -> Figure:
     fig, (ax,) = new_figure(
         f"A row for the longest request: {100 * longest.used:.0f}% of the memory holds tokens. Blocks: {100 * paged.used:.0f}%",
         "Simulated: many short requests and few long ones, at most 2,048 tokens; averages over a run",
-        size=(9.2, 3.9),
+        size=(7.2, 3.9),
     )
     names = list(shares)
     left = np.zeros(len(names))
@@ -109,5 +109,5 @@ def draw_shares(shares: dict[str, Shares]) -> Figure:
     ax.set(xlim=(0, 100), xlabel="share of the memory, %")
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4)
+    fig.legend(loc="outside lower center", ncols=2)
     return fig

@@ -128,7 +128,7 @@ def draw_walk(visits: Sequence[Visit]):
     fig, (ax,) = new_figure(
         "A larger score shrinks the earlier weights by one factor",
         "The running sum of weights after each token; scores 1, 3, 2, 5, 0",
-        size=(8.4, 4.6),
+        size=(7.2, 4.6),
     )
     parts = np.zeros((len(visits), len(visits)))  # [after token, part of token]
     for t, visit in enumerate(visits):

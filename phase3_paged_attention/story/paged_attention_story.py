@@ -203,7 +203,6 @@ def draw_costs(times: Sequence[DecodeTimes], batch: int, where: str):
         + ("reading them in place" if known else "reading one contiguous row"),
         f"Attention of one decode step at {last.context:,} tokens: one layer of GPT-2's shape, {batch} requests; {where}",
         panels=2,
-        size=(12, 4.8),
     )
     contexts = [t.context for t in times]
     lines = [
@@ -221,9 +220,6 @@ def draw_costs(times: Sequence[DecodeTimes], batch: int, where: str):
         right.plot(contexts, speed, **style)
     left.set(xscale="log", yscale="log", ylabel="microseconds per step", title="Time")
     right.set(xscale="log", ylim=(0, None), ylabel="GB/s", title="Keys and values read, divided by the time")
-    right.set_xlim(right=10 * contexts[-1])  # room for a legend in the order of the last points
-    ends = sorted(right.lines, key=lambda line: -line.get_ydata()[-1])
-    right.legend(handles=ends, loc="center right", fontsize=9)
     for ax in (left, right):
         ax.set_xlabel("context length of each request, tokens")
         ax.set_xticks(contexts)

@@ -317,12 +317,12 @@ def draw_hit_rates(sizes: Sequence[int], rates: dict[str, list[float]], needed: 
     fig, (ax,) = new_figure(
         f"The order of arrivals decides: {100 * in_turn[tight]:.0f}% or {100 * skewed[tight]:.0f}% hits with {sizes[tight]} blocks",
         "8 prefixes of 20 blocks each; each request adds one block of its own; LRU eviction",
-        size=(8.2, 4.6),
+        size=(7.2, 4.6),
     )
     for (name, rate), color in zip(rates.items(), (ORANGE, MUTED, BLUE)):
         ax.plot(sizes, 100 * np.array(rate), marker="o", markersize=3.5, color=color, label=name)
     ax.axvline(needed, color=MUTED, linewidth=1, linestyle=":")
     ax.text(needed + 2, 3, "all prefixes fit", color=MUTED)
     ax.set(xlabel="blocks in the cache", ylabel="hit rate, %", ylim=(0, 100))
-    ax.legend(title="prefixes arrive", loc="upper left")
+    fig.legend(title="prefixes arrive", loc="outside lower center", ncols=3, fontsize=9.5)
     return fig

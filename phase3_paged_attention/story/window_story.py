@@ -74,7 +74,7 @@ def draw_windows(held: dict[str, dict[int, int]]) -> Figure:
     fig, [ax] = new_figure(
         "With a window in every layer, the number of blocks stops growing",
         f"Blocks of {BLOCK} that one text holds, counted with the block manager. Prompt of {PROMPT:,} tokens in chunks of {CHUNK:,}",
-        size=(8.6, 4.6),
+        size=(7.2, 4.6),
     )
     for color, (name, by) in zip((ORANGE, BLUE), held.items()):
         ax.plot([*by], [*by.values()], color=color, label=name)

@@ -239,7 +239,6 @@ def draw_plan(points: Sequence[Point], task: Task, plan: Plan) -> Figure:
         f"The SLO takes {show_fleet(task, plan)}: ${plan.dollars_per_hour:.2f} per hour, {show_headroom(plan)} headroom",
         f"{task.config.cost.describe()}; first limit: {short_limit(plan)}",
         panels=2,
-        size=(11.5, 4.4),
     )
     counts, wide = [count for count, *_ in points], task.tensor_parallel_size
     slo = (task.slo.ttft, task.slo.tpot)

@@ -143,7 +143,7 @@ def draw_batches(static: Served, continuous: Served, subtitle: str) -> Any:
         f"Continuous batching needs {continuous.steps:,} steps, static batching {static.steps:,} ({ratio:.1f} times as many)",
         subtitle,
         panels=2,
-        size=(12.5, 5.0),
+        size=(7.2, 8.6),
     )
     draw_batch(left, static, f"Static batches: a batch ends with its longest answer ({static.seconds:.1f} s)")
     title = f"Continuous: a free row is filled in the next step ({continuous.seconds:.1f} s)"

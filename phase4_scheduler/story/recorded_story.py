@@ -72,7 +72,7 @@ def draw_replay(pairs: Sequence[Pair]) -> Figure:
         f"Simulated / recorded time of 300 requests: the means agree within {max(means):.1f}%",
         "recorded: vLLM 0.19, ShareGPT requests; simulated with kernels timed one by one (LLMServingSim, MIT)",
         panels=len(pairs),
-        size=(9.8, 4.4),  # narrow, so that the letters are large enough on a phone
+        size=(7.2, 9.6),
     )
     for ax, (recorded, run) in zip(axes, pairs):
         real, ours = recorded.latencies(), simulated_latencies(run)
@@ -86,6 +86,6 @@ def draw_replay(pairs: Sequence[Pair]) -> Figure:
         ax.set(xlabel="recorded, s", ylabel="simulated / recorded", xscale="log", yscale="log")
         plain_numbers(ax)
         ax.set(ylim=(0.1, 10), yticks=[0.1, 0.2, 0.5, 1, 2, 5, 10])
-        ax.set_title(f"{recorded.model}\non {recorded.title}", loc="left", fontsize=11)
+        ax.set_title(f"{recorded.model} on {recorded.title}", loc="left", fontsize=11)
         ax.legend()
     return fig

@@ -307,12 +307,12 @@ def draw_matrix(cases: list[Case], kept: dict[str, dict[str, float]]) -> Figure:
         f"The recommended lever suffices for {cured} of {len(cases)} kinds of traffic; others suffice as well",
         f"Requests within the SLO, % ({100 * cases[0].slo.share:.0f} suffice; orange frame: recommended). {cases[0].fleet.model} on {CARDS_THERE} x "
         f"{find_card(cases[0].fleet.card).title}, in virtual time",
-        size=(12, 4.6),
+        size=(7.2, 5.6),
     )
     values = [[100 * kept[case.name][name] for name in REMEDIES] for case in cases]
     ax.imshow(values, cmap="Blues", vmin=0, vmax=115, aspect="auto")
     ax.grid(visible=False)
-    ax.set_xticks(range(len(REMEDIES)), list(REMEDIES))
+    ax.set_xticks(range(len(REMEDIES)), list(REMEDIES), rotation=30, ha="right")
     ax.set_yticks(range(len(cases)), [case.name for case in cases])
     for y, (case, row) in enumerate(zip(cases, values, strict=True)):
         for x, (name, value) in enumerate(zip(REMEDIES, row, strict=True)):

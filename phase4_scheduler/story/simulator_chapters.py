@@ -92,9 +92,8 @@ def draw_clusters(
     do = "" if counts[1] == 3 else "do not "
     fig, axes = new_figure(
         f"Drawn traffic shows the {counts[0]} ranges it is drawn from; recorded requests {do}form three",
-        f"right: colours by k-means with k = {counts[1]} on log lengths; mean silhouette {best:.2f} (below {NO_CLUSTERS}: no clusters)",
+        f"below: colours by k-means with k = {counts[1]} on log lengths; mean silhouette {best:.2f} (below {NO_CLUSTERS}: no clusters)",
         panels=2,
-        size=(11.0, 4.8),
     )
     titles = (f"{len(drawn):,} drawn requests", f"{len(recorded):,} recorded requests (ShareGPT)")
     seen = np.array([[r.prompt_tokens, r.output_tokens] for r in recorded])

@@ -171,7 +171,7 @@ def draw_load(points: Sequence[LoadPoint], bins: Bins, alarm: float | None, serv
         else "TTFT p95 does not double at any of these loads",
         server,
         panels=3,
-        size=(9.8, 4.2),  # narrow, so that the letters are large enough on a phone
+        size=(7.2, 9.6),
     )
     rate = [p.rate for p in points]
     for name, rank, colour, marker in (
@@ -191,7 +191,7 @@ def draw_load(points: Sequence[LoadPoint], bins: Bins, alarm: float | None, serv
         [p.preemptions / 100 for p in points],
         marker="s",
         color=ORANGE,
-        label="preemptions per\nrequest",
+        label="preemptions per request",
     )
     middle.set(
         xlabel="requests per second", ylabel="share, or number per request", ylim=(0, 1.3), xlim=(0, None)
@@ -215,7 +215,7 @@ def draw_stalls(whole: Stall, cut: Stall, where: str) -> Figure:
     fig, (ax,) = new_figure(
         f"One long prompt stops all other requests for {whole.worst:.1f} s; in chunks, for {1000 * cut.worst:.0f} ms",
         where,
-        size=(10.8, 4.6),
+        size=(7.2, 4.6),
     )
     for stall, colour, label in ((whole, RED, "prompt at once"), (cut, BLUE, "chunked prefill")):
         label += f": worst gap {1000 * stall.worst:,.0f} ms; its own TTFT {stall.ttft:.2f} s"

@@ -66,7 +66,7 @@ def draw_masks(steps: list[tuple[str, list[int]]], vocab_size: int) -> Figure:
     fig, (ax,) = new_figure(
         f"In {forced} of {len(steps)} steps the schema leaves the model no choice",
         f"each row: the tokens allowed, of {vocab_size:,}, before the token named on the left was sampled",
-        size=(8.5, 1.4 + 0.23 * len(steps)),
+        size=(7.2, 1.4 + 0.23 * len(steps)),
     )
     for row, (_, allowed) in enumerate(steps):
         ax.scatter(allowed, [row] * len(allowed), s=60, marker="|", color=BLUE, linewidths=0.8)

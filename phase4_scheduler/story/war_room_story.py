@@ -215,7 +215,7 @@ def draw_run(run: DrillRun):
         f"{title}: {before} before, {now} now",
         f"Each point looks back over {back} seconds. Grey: the two windows that are compared.",
         panels=3,
-        size=(12.5, 3.6),
+        size=(7.2, 8.4),
     )
     panels = (
         (title, {"": (figure, RED)}),

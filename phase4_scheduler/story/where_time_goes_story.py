@@ -120,7 +120,7 @@ def draw(lab: Lab, before: dict[int, Parts], after: dict[int, Parts]) -> None:
     fig, (ax,) = new_figure(
         f"Keys in place, packed weights: {', '.join(gains)} times as fast for {', '.join(map(str, after))} requests",
         f"One decode step, GPT-2 124M, {CONTEXT} tokens of context each; {lab.where}",
-        size=(9.6, 4.8),
+        size=(7.2, 5.4),
     )
     both = (("before", before), ("after", after))
     rows = [(f"{users(batch)}, {when}", times[batch]) for batch in after for when, times in both]

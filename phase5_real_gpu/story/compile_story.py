@@ -198,7 +198,7 @@ def draw(kernels: Sequence[Compiled]) -> Figure:
     fig, (ax,) = new_figure(
         "Registers or shared memory decide how many programs of the attention and GEMM kernels fit",
         f"What one program takes of a multiprocessor's registers and shared memory ({limits.cards}); compiled, not run",
-        size=(9, max(3.4, 0.26 * len(shown) + 1.2)),
+        size=(7.2, max(3.4, 0.26 * len(shown) + 1.2)),
     )
     for place, c in enumerate(shown):
         registers = 100 * 32 * c.num_warps * c.registers / limits.registers

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from labkit.figures import COLORS, INK, MUTED, new_figure, plain_numbers
+from labkit.figures import COLORS, INK, new_figure, plain_numbers
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import find_card
 from phase2_attention_kvcache.measuring.roofline import work_of_batch
@@ -176,7 +176,7 @@ def draw(bench: Bench, plan: Plan, models: Sequence[BenchModel]) -> Figure:
         finding += f"; {most} requests get {many / one:.1f} times the tokens per second of one"
     bound = "limit: from measured bandwidth and FLOP/s"
     about = f"{bench.limits.device_name}, {bench.dtype}, random weights; the gain is {last.title}'s; {bound}"
-    fig, (left, right) = new_figure(finding, about, panels=2, size=(11.6, 5.0))
+    fig, (left, right) = new_figure(finding, about, panels=2, size=(7.2, 9))
     for bm, color in zip(models, COLORS, strict=False):
         _curve(left, bench, bm, color, "ttft-{}-isl{}", plan.isls)
         _curve(right, bench, bm, color, "throughput-{}-b{}", plan.batches)
@@ -196,7 +196,7 @@ def draw(bench: Bench, plan: Plan, models: Sequence[BenchModel]) -> Figure:
     handles = [
         right.plot([], [], style, color=INK, label=text, linewidth=1.4)[0] for style, text in keys.items()
     ]
-    right.legend(handles=handles, loc="lower right", fontsize=8, labelcolor=MUTED, bbox_to_anchor=(1, -0.02))
+    right.legend(handles=handles, loc="lower right", fontsize=9.5)
     return fig
 
 

@@ -27,13 +27,13 @@ def draw_kernels(results: Sequence[Measurement], machine: str, dtype: str) -> Fi
     fig, (ax,) = new_figure(
         f"The engine's kernels{reach} this machine's limit",
         f"{machine}, {dtype}. Blue: the engine's kernels. Grey: simpler implementations.{orange}",
-        size=(9, max(4.2, 0.24 * len(results) + 0.3 * cases + 1.7)),
+        size=(7.2, max(4.2, 0.28 * len(results) + 0.3 * cases + 1.7)),
     )
     place, places, last = 0.0, [], ""
     for r in results:
         if r.details["case"] != last:
             place += 0.35 if last else 0.0
-            ax.text(0.006, place, r.details["case"], va="center", fontsize=9, fontweight="bold", color=INK)
+            ax.text(0.006, place, r.details["case"], va="center", fontsize=10, fontweight="bold", color=INK)
             place += 0.95
             last = r.details["case"]
         share, bar = r.share_of_limit, min(r.share_of_limit, 1.2)
@@ -42,13 +42,13 @@ def draw_kernels(results: Sequence[Measurement], machine: str, dtype: str) -> Fi
         text = f"{share:.0%}  {time}" if share >= 0.01 else f"{share:.2%}  {time}"
         inside = share > 0.7
         ax.text(
-            bar + (-0.012 if inside else 0.012), place, text, va="center", fontsize=8.5,
+            bar + (-0.012 if inside else 0.012), place, text, va="center", fontsize=9.5,
             ha="right" if inside else "left", color="white" if inside else INK,
         )  # fmt: skip
         places.append(place)
         place += 1
     ax.axvline(1, color=INK, linewidth=1.4, zorder=0)
-    ax.set_yticks(places, [r.details["kernel"] for r in results], fontsize=8.5)
+    ax.set_yticks(places, [r.details["kernel"] for r in results], fontsize=9.5)
     ax.set(xlim=(0, 1.3), xlabel="share of this machine's limit")
     ax.set_ylim(place - 0.4, -0.6)
     ax.grid(axis="y", visible=False)

@@ -15,7 +15,7 @@ def draw_work():
         "Rung 2 requests fewer bytes, rungs 3 and 4 more at once, rung 6 starts more programs",
         "Counted from the code, not timed: Llama-3 8B's heads, blocks of 16 tokens, bfloat16, an H100",
         panels=3,
-        size=(10.5, 4.4),  # a notebook shows it this wide: labels must not shrink
+        size=(7.2, 9.6),
     )
     names = [f"{i} {rung.name}" for i, rung in enumerate(LADDER, 1)]
     places = range(len(names))
@@ -57,7 +57,7 @@ def draw_work():
             # Beside the bar, or beyond the dashed line where the line would run through the figure.
             end = line if line is not None and value <= line < value + 0.15 * whole else value
             ax.text(end + 0.02 * whole, place, f"{value:.0f}", va="center", fontsize=10.5)
-        ax.set_yticks(list(places), names if ax is left else [""] * len(names))
+        ax.set_yticks(list(places), names)
         ax.tick_params(labelsize=10.5)
         ax.invert_yaxis()
         ax.grid(axis="y", visible=False)

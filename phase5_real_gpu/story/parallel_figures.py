@@ -18,7 +18,7 @@ def draw_ranks(config: ModelConfig, t: int, p: int) -> Figure:
     fig, [ax] = new_figure(
         f"{t * p} ranks: {p} stages share the layers, {t} ranks share each layer",
         f"{config.name}: {config.num_layers} layers of {config.num_heads} heads. Left attention, right the MLP. Colour: the rank that holds it",
-        size=(8.5, 4.8),
+        size=(7.2, 6),
     )
     width = 12.0
     parts = ["token table", *(f"layer {i}" for i in range(config.num_layers)), "output head"]
@@ -34,8 +34,8 @@ def draw_ranks(config: ModelConfig, t: int, p: int) -> Figure:
                 box = Rectangle((x, row + 0.1), w, 0.8, facecolor=color, alpha=0.75, edgecolor="white")
                 ax.add_patch(box)
                 share = {"heads": config.num_heads, "tokens": config.vocab_size}.get(what, config.d_ff) // t
-                label = f"rank {rank}: {share:,} {what}"
-                ax.text(x + w / 2, row + 0.5, label, ha="center", va="center", fontsize=8, color=INK)
+                label = f"rank {rank}:\n{share:,} {what}"
+                ax.text(x + w / 2, row + 0.5, label, ha="center", va="center", fontsize=9, color=INK)
     ax.set(xlim=(0, width), ylim=(len(parts), 0), xticks=[], yticks=[i + 0.5 for i in range(len(parts))])
     ax.set_yticklabels(parts)
     ax.grid(visible=False)
@@ -54,7 +54,7 @@ def draw_curve(
         f"One request is fastest on {best[0]} GPUs over {find_interconnect(first).title}, "
         f"on {best[1]} over {find_interconnect(second).title}",
         "Llama-2-7B, 16 bit, A100, decode at 512 tokens. Computed from recorded all-reduces; hollow: all-reduce computed, not recorded",
-        panels=len(curves), size=(10.5, 4.6),
+        panels=len(curves),
     )  # fmt: skip
     for ax, (users, curve) in zip(axes, curves.items(), strict=True):
         for (wire, values), colour in zip(curve.items(), COLORS):
@@ -82,7 +82,7 @@ def draw_bubble(num_stages: int, micro_batches: Sequence[int]) -> Figure:
     fig, axes = new_figure(
         "The bubble shrinks with micro-batches: " + ", ".join(f"{share:.0%}" for share in shares) + " idle",
         f"{num_stages} stages; the same work in {', '.join(map(str, micro_batches))} micro-batches. White: idle",
-        panels=len(micro_batches), size=(10.5, 3.2),
+        panels=len(micro_batches), size=(7.2, 7.2),
     )  # fmt: skip
     for ax, m in zip(axes, micro_batches, strict=True):
         _bars(ax, num_stages, m)

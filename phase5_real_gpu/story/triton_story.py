@@ -169,7 +169,7 @@ def draw_splits(cases: dict[str, list[int]], heads: int):
     fig, (ax,) = new_figure(
         "One request needs dozens of splits, 96 requests need none",
         f"Time of one layer's decode attention by the rule's count, not timed; {heads} KV heads, {H100_PROGRAMS} programs at a time (H100)",
-        size=(9.2, 4.8),
+        size=(7.2, 4.8),
     )
     for (name, lens), color in zip(cases.items(), (BLUE, ORANGE, TEAL, PURPLE, YELLOW)):
         tiles = -(-max(lens) // TILE)
