@@ -66,14 +66,14 @@ def draw_steps(steps: Sequence[tuple], machines: Sequence[tuple[str, float]]):
     fig, (ax,) = new_figure(
         f"A step for one request reads mostly weights, a step for {most_users} mostly keys and values",
         "Bytes that one decode step fetches from memory, 16-bit numbers, and the shortest time that takes",
-        size=(11, 4.4),
+        size=(7.2, 6),
     )
     names = []
     for row, (shape, users, context, step) in enumerate(steps):
         left = 0.0
         for part, colour in ((step.weights, BLUE), (step.kv, ORANGE), (step.activations, TEAL)):
             share = part / (step.from_memory + step.activations)
-            ax.barh(row, share, 0.6, left=left, color=colour)
+            ax.barh(row, share, 0.5, left=left, color=colour)
             if share > 0.08:
                 text = f"{part / GB:.1f} GB" if part >= GB else f"{part / 1e6:,.0f} MB"
                 style = dict(ha="center", va="center", color="white", fontweight="bold")
@@ -84,16 +84,15 @@ def draw_steps(steps: Sequence[tuple], machines: Sequence[tuple[str, float]]):
             ms = 1000 * step.seconds(gb_s)
             where = machine if machine.startswith("this") else f"an {machine.split()[0]}"
             lines.append(f"{ms:,.0f} ms on {where}" if ms >= 10 else f"{ms:.2g} ms on {where}")
-        ax.text(1.015, row, "\n".join(lines), va="center", fontsize=9, color=INK)
+        ax.text(0.01, row + 0.3, ", ".join(lines), va="top", fontsize=10, color=INK)
         names.append(f"{TITLES[shape.name]}\n{users} x {context:,} tokens")
     ax.set_yticks(range(len(names)), names)
-    ax.set_xlim(0, 1.32)
+    ax.set(xlim=(0, 1.02), xlabel="share of the step's bytes")
     ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
-    ax.set_xlabel("share of the step's bytes", x=0.5 / 1.32)
-    ax.invert_yaxis()
+    ax.set_ylim(len(steps) - 0.35, -0.4)
     ax.grid(visible=False)
     activations = f"activations (at most {last.activations / 1e6:,.0f} MB; they can stay in a cache)"
     for label, colour in (("weights", BLUE), ("keys and values", ORANGE), (activations, TEAL)):
         ax.barh(0, 0, color=colour, label=label)
-    fig.legend(loc="outside lower center", ncols=3)
+    fig.legend(loc="outside lower center")
     return fig
