@@ -247,14 +247,9 @@ def place_labels(ax: Axes, points: list[list[float]], texts: list[str], colors: 
             for far in (7, 16, 28, 42, 58)
             for d in directions
         ]
-        far, box = min(boxes, key=lambda place: place[0] + 10 * overlap(place[1], taken))
+        far, box = min(boxes, key=lambda place: place[0] + 100 * place[1].count_overlaps(taken))
         taken.append(box)
         middle = to_data((box.p0 + box.p1) / 2)
         label.set_position(middle)
         if far > 7:
             ax.plot(*zip(point, middle), color=color, linewidth=0.7, zorder=2)
-
-
-def overlap(box: Bbox, others: list[Bbox]) -> float:
-    """Pixels of `box` that the others cover."""
-    return sum(s.width * s.height for other in others if (s := Bbox.intersection(box, other)))

@@ -7,20 +7,18 @@ from matplotlib.figure import Figure
 from labkit.figures import BLUE, GREY, INK, ORANGE, new_figure
 from phase5_real_gpu.measuring.measurements import Measurement
 
-OURS, EARLIER, OTHERS = BLUE, GREY, ORANGE
-
 
 def colour_of(name: str) -> str:
     if name.startswith(("gather-", "python-")):
-        return EARLIER
-    return OTHERS if name.startswith(("sdpa-", "flashinfer-", "torch-")) else OURS
+        return GREY
+    return ORANGE if name.startswith(("sdpa-", "flashinfer-", "torch-")) else BLUE
 
 
 def draw_kernels(results: Sequence[Measurement], machine: str, dtype: str) -> Figure:
     """A bar for each kernel, by case: its share of the machine's limit, and its time."""
-    ours = [r.share_of_limit for r in results if colour_of(r.name) == OURS]
+    ours = [r.share_of_limit for r in results if colour_of(r.name) == BLUE]
     reach = f" reach {100 * min(ours):.0f} to {100 * max(ours):.0f}% of" if ours else " beside"
-    others = [r.name for r in results if colour_of(r.name) == OTHERS]
+    others = [r.name for r in results if colour_of(r.name) == ORANGE]
     peers = sorted({"FlashInfer's" if n.startswith("flash") else "torch's" for n in others}, reverse=True)
     orange = f" Orange: {' or '.join(peers)}." * bool(peers)
     cases = len({r.details["case"] for r in results})

@@ -58,7 +58,6 @@ def draw_work():
             end = line if line is not None and value <= line < value + 0.15 * whole else value
             ax.text(end + 0.02 * whole, place, f"{value:.0f}", va="center", fontsize=10.5)
         ax.set_yticks(list(places), names)
-        ax.tick_params(labelsize=10.5)
         ax.invert_yaxis()
         ax.grid(axis="y", visible=False)
     return fig
