@@ -1,6 +1,6 @@
 """Recorded metrics of real drills for exercise 4.6: `drill_N.json` holds a healthy minute and minutes with a fault.
 
-The recorder is tests/phase4_scheduler/server/drills/record_definitions.py; each file names the machine.
+Each file names its machine. It was written by a loop over `Stage`: play a drill, keep the last window of its recording.
 """
 
 import json

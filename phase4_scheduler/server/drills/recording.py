@@ -7,7 +7,7 @@ A series is a name with its labels; a sample is a time and a value:
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -35,20 +35,6 @@ class Recording:
             for sample in family.samples:
                 if not sample.name.endswith("_created"):  # the time at which a counter began, not used here
                     self.add(at, sample.name, sample.labels, sample.value)
-
-    # ------------------------------------------------------------------ as JSON
-
-    def to_json(self, names: Iterable[str], start: float, end: float) -> list[dict[str, Any]]:
-        """The series of these names between two times. The times count from `start`."""
-        wanted = set(names)
-        return [
-            {
-                "labels": dict(sorted(labels)),
-                "samples": [[round(t - start, 2), v] for t, v in samples if start <= t <= end],
-            }
-            for labels, samples in sorted(self.series.items(), key=lambda item: sorted(item[0]))
-            if dict(labels)["__name__"] in wanted
-        ]
 
     @classmethod
     def from_json(cls, series: list[dict[str, Any]]) -> "Recording":

@@ -14,7 +14,7 @@ ACCIDENTS = {
 
 
 def differences(asked, theirs, ours):
-    """Compare two answers as `record_vllm.ask` returns them; an empty list says that they agree.
+    """Compare two answers as `vllm_requests.ask` returns them; an empty list says that they agree.
 
     >>> differences(asked, vllm_answer, our_answer)
     ["status: 400 there, 200 here"]

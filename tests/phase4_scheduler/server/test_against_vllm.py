@@ -10,7 +10,7 @@ import pytest
 
 from phase4_scheduler.server.client import running_server
 from tests.phase4_scheduler.server.compare import differences
-from tests.phase4_scheduler.server.record_vllm import SERVERS, ask, recorded
+from tests.phase4_scheduler.server.vllm_requests import SERVERS, ask, recorded
 
 # What our server does otherwise, by patterns of names, and why.
 OTHERWISE = {
@@ -65,18 +65,14 @@ WHOLE, STREAMED = "completions: plain", "chat: stream with usage"
         (WHOLE, lambda a: a.update(content_type="text/plain"), "content type"),
         (WHOLE, lambda a: a["body"]["choices"][0].update(text="Once"), "choices.0.text"),
         (WHOLE, lambda a: a["body"]["choices"][0].pop("logprobs"), "choices.0.logprobs: missing here"),
-        (WHOLE, lambda a: a["body"]["choices"].append({}), "choices.1: only here"),
         (WHOLE, lambda a: a["body"].update(poetry=True), "poetry: only here"),
         (WHOLE, lambda a: a["body"]["usage"].update(total_tokens=12.0), "usage.total_tokens"),
         ("completions: sampled", lambda a: a["body"]["usage"].update(total_tokens=13), "usage.total_tokens"),
-        ("completions: top_p 0", lambda a: a["body"]["error"].update(param="body.top_p"), "error.param"),
         ("completions: top_p 0", lambda a: a["body"]["error"].update(message=""), "error.message"),
         (STREAMED, lambda a: a["events"].pop(), "plain events"),
         (STREAMED, lambda a: a["events"].pop(-2), "usage"),
         (STREAMED, lambda a: a["events"].pop(1), "delta.content"),
-        (STREAMED, lambda a: a["events"].pop(0), "delta.role"),
         (STREAMED, lambda a: a["events"][3].pop("created"), "fields.middle.created"),
-        (STREAMED, lambda a: a["events"][-3]["choices"][0].pop("stop_reason"), "stop_reason"),
     ],
 )
 def test_a_difference_is_found(name, spoil, found):

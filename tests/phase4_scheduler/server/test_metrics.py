@@ -21,7 +21,7 @@ from phase4_scheduler.server.client import running_server, send_all
 from phase4_scheduler.server.engine_process import Add, EngineLimits, StepMessage, StoredBytes, turn
 from phase4_scheduler.server.metrics import Metrics
 from phase4_scheduler.server.middleware import http_metrics
-from tests.phase4_scheduler.server.record_vllm import METRICS, ask, metrics_load
+from tests.phase4_scheduler.server.vllm_requests import METRICS, ask, metrics_load
 
 # Families of vLLM that have no meaning here.
 NOT_HERE = {

@@ -1,24 +1,16 @@
-"""Asks a server what vLLM was asked, and keeps what it answers: `vllm_0_32.json` is vLLM's side of the comparison.
+"""Asks a server what vLLM was asked: `vllm_0_32.json` is vLLM's side of the comparison.
 
-The file holds 871 requests by name, each with vLLM's answer: every endpoint, every option, right and wrong. To ask one
-more, write its "request" there without an "answer", and record with --new. The requests decode greedily (temperature 0, or
-`top_k=1` where vLLM refuses that), so that texts can be compared; only those marked "sampled" draw at random.
+The file holds 871 requests by name, each with vLLM's answer: every endpoint, every option, right and wrong. One more is written
+there with what `ask` finds at a vLLM that was started with the options of its entry in SERVERS. The requests decode greedily
+(temperature 0, or `top_k=1` where vLLM refuses that), so that texts can be compared; only those marked "sampled" draw at random.
 
-Start vLLM (the CPU build will do; float32, so that both sides choose the same tokens), once with the options of each of
-SERVERS, one after the other:
+    python -m vllm.entrypoints.openai.api_server --model labkit/models/tales --served-model-name tales
+        --port 8123 --max-model-len 512 --dtype float32 --block-size 32          (HF_HUB_OFFLINE=1 VLLM_CPU_KVCACHE_SPACE=1)
 
-    SERVE="python -m vllm.entrypoints.openai.api_server --model labkit/models/tales --served-model-name tales
-           --port 8123 --max-model-len 512 --dtype float32 --block-size 32"
-    HF_HUB_OFFLINE=1 VLLM_CPU_KVCACHE_SPACE=1 $SERVE
-    python -m tests.phase4_scheduler.server.record_vllm http://localhost:8123 plain --metrics
-    HF_HUB_OFFLINE=1 VLLM_CPU_KVCACHE_SPACE=1 $SERVE --api-key secret
-    python -m tests.phase4_scheduler.server.record_vllm http://localhost:8123 guarded
-
-`--metrics` asks what the head of `vllm_0_32_metrics.txt` lists, and wants a server that has answered nothing yet: its
-counters start at 0.
+The CPU build will do; in float32 both sides choose the same tokens. `vllm_0_32_metrics.txt` is the page of a server that had
+answered nothing but what `metrics_load` lists.
 """
 
-import argparse
 import json
 import re
 from dataclasses import dataclass, field
@@ -65,9 +57,9 @@ class Asked:
 
 @cache
 def recorded():
-    """By name: the request, and vLLM's answer (None: not recorded yet)."""
+    """By name: the request, and vLLM's answer."""
     found = json.loads(ANSWERS.read_text())["recorded"]
-    return {name: (Asked(name=name, **one["request"]), one.get("answer")) for name, one in found.items()}
+    return {name: (Asked(name=name, **one["request"]), one["answer"]) for name, one in found.items()}
 
 
 def metrics_load():
@@ -114,33 +106,3 @@ def scrub(value, key=None):
     if key == "system_fingerprint" and value is not None:
         return "<str>"
     return round(value, 6) if isinstance(value, float) else value
-
-
-def record_metrics(base_url):
-    """Ask what the head of the file lists, then scrape."""
-    for asked in metrics_load():
-        ask(base_url, asked)
-    head = [line for line in METRICS.read_text().splitlines(keepends=True) if line.startswith("# {")]
-    METRICS.write_text("".join(head) + requests.get(f"{base_url}/metrics").text)
-
-
-def main():
-    parser = argparse.ArgumentParser(description="Record a server's answers to every request.")
-    parser.add_argument("url")
-    parser.add_argument("server", choices=SERVERS)
-    parser.add_argument("--metrics", action="store_true", help="first record /metrics after a known load")
-    parser.add_argument("--new", action="store_true", help="ask only what has no answer yet")
-    args = parser.parse_args()
-    if args.metrics:
-        record_metrics(args.url)
-    kept = json.loads(ANSWERS.read_text())["recorded"]
-    for name, (asked, answer) in recorded().items():
-        if asked.server == args.server and not (args.new and answer):
-            kept[name]["answer"] = ask(args.url, asked)
-    version = requests.get(f"{args.url}/version").json()["version"]
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(one)}" for name, one in kept.items())
-    ANSWERS.write_text(f'{{"vllm": "{version}",\n"recorded": {{\n{lines}\n}}}}\n')
-
-
-if __name__ == "__main__":
-    main()
