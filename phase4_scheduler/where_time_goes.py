@@ -5,8 +5,8 @@ reads every key and value once, and samples the tokens. The time of each part ca
 the bandwidth of the memory.
 
 You will see a step by its parts, for 1, 16 and 64 users, and the gain of two changes: weights that are repacked
-once instead of at every step, and a kernel that reads keys and values where they lie. A third: weights in fewer bits. Then what does
-*not* cost anything: a queue a hundred times as long.
+once instead of at every step, and a kernel that reads keys and values where they lie. Then what does *not* cost anything: a queue a
+hundred times as long.
 
 It runs at GPT-2's size with random weights, on the CPU: speed does not depend on the weights.
 """
@@ -14,17 +14,11 @@ It runs at GPT-2's size with random weights, on the CPU: speed does not depend o
 import argparse
 
 from labkit.lab import Lab, run_lab
-from phase4_scheduler.story.where_time_goes_story import (
-    fewer_bits,
-    growing_queue,
-    two_changes,
-)
+from phase4_scheduler.story.where_time_goes_story import growing_queue, two_changes
 
 
 def story(lab: Lab) -> None:
-    model = two_changes(lab)
-    if not lab.quick:
-        fewer_bits(lab, model)
+    two_changes(lab)
     growing_queue(lab)
 
 

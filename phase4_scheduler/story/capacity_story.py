@@ -1,16 +1,13 @@
-"""The chapters of capacity_planner.py, and its figure."""
+"""The chapters of capacity_planner.py."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from labkit.errors import LabError
-from labkit.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, new_figure
 from labkit.lab import Lab
 from phase4_scheduler.simulator.fleet import serve_fleet
 from phase4_scheduler.simulator.latency import summarise
@@ -130,38 +127,30 @@ def show_fleet(task: Task, plan: Plan) -> str:
     )
 
 
-def milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.0f}"
-
-
 def show_interval(estimate: Estimate, show: Any) -> str:
     return f"{show(estimate.low)} to {show(estimate.high)}"
 
 
 def fewer_and_more(lab: Lab, task: Task, plan: Plan) -> None:
-    """The picture for a manager: what each further card buys."""
+    """The table for a manager: what each further card buys."""
     lab.title("The effect of more or fewer cards")
-    n = plan.replicas
-    counts = sorted({max(1, n - 1), n, n + 1})
-    rows, points = [], []
-    for count in lab.progress(counts, "fleets around the plan"):
+    n, rows = plan.replicas, []
+    seconds, milliseconds = "{:.2f}".format, lambda gap: f"{1000 * gap:.0f}"
+    for count in lab.progress(sorted({max(1, n - 1), n, n + 1}), "fleets around the plan"):
         run = plan.run if count == n else serve_fleet(task.traffic, task.config, count, task.make_router())
-        ttft = Estimate.of([r.ttft for r in settled(run)], p95)
-        kept = task.slo.kept_share(run)
-        price = count * task.config.cost.dollars_per_hour
-        gap = Estimate.of([r.tpot for r in settled(run)], p95)
-        points.append((task.cards(count), ttft, gap, kept, price))
+        ttft, gap = (Estimate.of(felt, p95) for felt in zip(*((r.ttft, r.tpot) for r in settled(run))))
         felt = [
             f"{show(p.value)} ({show_interval(p, show)})"
-            for p, show in ((ttft, "{:.2f}".format), (gap, milliseconds))
+            for p, show in ((ttft, seconds), (gap, milliseconds))
         ]
-        rows.append([task.cards(count), f"{price:.2f}", f"{kept:.1%}", *felt])
+        price = count * task.config.cost.dollars_per_hour
+        rows.append([task.cards(count), f"{price:.2f}", f"{task.slo.kept_share(run):.1%}", *felt])
     lab.table(
         "Each further card" if task.tensor_parallel_size == 1 else "Each further replica",
         ["cards", "$ per hour", "within the SLO", "TTFT p95, s (interval)", "TPOT p95, ms (interval)"],
         rows,
     )
-    lab.figure(draw_plan(points, task, plan), "capacity_plan")
+    lab.record(around_the_plan=rows)
 
 
 def the_router(lab: Lab, task: Task, plan: Plan) -> None:
@@ -225,48 +214,3 @@ def conversations(users: int, turns: int, rate: float, seed: int) -> list[Traffi
                 )
             )
     return sorted(requests, key=lambda r: r.arrival)
-
-
-HIGHEST = 2  # times the SLO: beyond that the figure says only how far
-
-# Cards, TTFT p95, TPOT p95, share within the SLO, $ an hour.
-Point = tuple[int, Estimate, Estimate, float, float]
-
-
-def draw_plan(points: Sequence[Point], task: Task, plan: Plan) -> Figure:
-    """Both halves of the SLO, as a share of their limits, and the requests within both."""
-    fig, (left, right) = new_figure(
-        f"The SLO takes {show_fleet(task, plan)}: ${plan.dollars_per_hour:.2f} per hour, {show_headroom(plan)} headroom",
-        f"{task.config.cost.describe()}; first limit: {short_limit(plan)}",
-        panels=2,
-    )
-    counts, wide = [count for count, *_ in points], task.tensor_parallel_size
-    slo = (task.slo.ttft, task.slo.tpot)
-    for i, (name, colour) in enumerate((("TTFT", BLUE), ("TPOT", ORANGE))):
-        for count, *felt, _, _ in points:
-            figure, at = felt[i], count + wide * (0.08 if i else -0.08)
-            span = [figure.low / slo[i], figure.high / slo[i]]
-            left.plot([at, at], span, color=colour, linewidth=5, alpha=0.35, solid_capstyle="butt")
-            label = f"{name} p95: {slo[i]:g} s SLO" if count == counts[0] else None
-            ratio = figure.value / slo[i]
-            left.plot(at, min(ratio, HIGHEST - 0.1), "o", color=colour, label=label)
-            if ratio > HIGHEST:
-                left.text(
-                    at + 0.1 * wide,
-                    HIGHEST - 0.1,
-                    f"\N{UPWARDS ARROW} {ratio:.1f}",
-                    va="center",
-                    color=colour,
-                )
-    left.axhline(1, color=RED, linestyle="--", linewidth=1.2, label="SLO")
-    left.set(xlabel="GPUs", ylabel="simulated / SLO (bar: 95 of 100 days)", ylim=(0, HIGHEST), xticks=counts)
-    left.legend()
-    colours = [GREEN if count == task.cards(plan.replicas) else GREY for count in counts]
-    right.bar(counts, [100 * kept for *_, kept, _ in points], color=colours, width=0.6 * wide)
-    asked = 100 * task.slo.share
-    right.axhline(asked, color=RED, linestyle="--", linewidth=1.2, label=f"{asked:.0f}% asked for")
-    for count, *_, kept, price in points:
-        right.text(count, 100 * kept + 1, f"${price:.2f}/h", ha="center", color=INK)
-    right.set(xlabel="GPUs", ylabel="requests within the SLO, %", ylim=(0, 119), xticks=counts)
-    right.legend(loc="upper left")
-    return fig

@@ -110,13 +110,9 @@ def drawn(a: Namespace, n: int, rate: float, seed: int) -> list[TrafficRequest]:
 def recorded(lab: Lab, n: int) -> list[TrafficRequest]:
     """The first `n` requests of the trace."""
     a = lab.args
-    for option, without in (
-        ("system_prompt", 0),
-        ("burstiness", 1),
-        ("prompt_tokens", None),
-        ("answer_tokens", None),
-    ):
-        if getattr(a, option) != without:
+    without = dict(system_prompt=0, burstiness=1, prompt_tokens=None, answer_tokens=None)
+    for option, default in without.items():
+        if getattr(a, option) != default:
             raise LabError(
                 f"--{option.replace('_', '-')} is for a --pattern: a trace says itself what comes, and when"
             )

@@ -1,29 +1,21 @@
 """A conversation in a terminal: lines in, answers out as they are written, and what each turn took."""
 
 import sys
-from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 
 from rich.console import Console
 
 from labkit.foreign import harmless, quoted, visible
-from labkit.options import between, whole
 from labkit.terminal import Page, escape
 from phase2_attention_kvcache.story.telling import WordWrap
 from phase4_scheduler.features.conversation import Conversation, Turn
 
 HELP = """\
 /system TEXT      what the model is told first, of how to answer; without TEXT: nothing
-/temperature N    0: always the likeliest token
-/tokens N         most tokens of an answer
 /prompt           the conversation as the model reads it: as text, and as token ids
 /new              forget the conversation (the system message stays)
 /quit             end; so does Ctrl-D. Ctrl-C ends an answer"""
-
-
-SETTINGS = {"temperature": ("temperature", between(0, 100)), "tokens": ("max_tokens", whole(1, 10**6))}
 
 
 class ChatTerminal:
@@ -54,7 +46,7 @@ class ChatTerminal:
                 return
             try:
                 self._obey(name, rest.strip())
-            except (ValueError, ArgumentTypeError) as error:
+            except ValueError as error:
                 self._complain(error)
 
     def _answer(self, text: str) -> None:
@@ -73,14 +65,9 @@ class ChatTerminal:
             self.note(describe(self.conversation.turns[-1]))
 
     def _obey(self, command: str, text: str) -> None:
-        """Raises ValueError, ArgumentTypeError: no such command, or no such value."""
+        """Raises ValueError: no such command."""
         talk = self.conversation
         match command:
-            case "temperature" | "tokens":
-                name, parse = SETTINGS[command]
-                value = parse(text)
-                talk.params = replace(talk.params, **{name: value})
-                self.note(f"{name} = {value:g}")
             case "system":
                 talk.system = text
                 self.note(
@@ -113,7 +100,7 @@ def describe(turn: Turn) -> str:
     )
     if turn.forgotten:
         parts.append(f"the oldest {turn.forgotten} messages are forgotten, the context is full")
-    ends = {"length": "cut off: /tokens allows no more", "abort": "interrupted"}
+    ends = {"length": "cut off: --tokens allows no more", "abort": "interrupted"}
     return " · ".join(parts + ([ends[turn.finish_reason]] if turn.finish_reason in ends else []))
 
 

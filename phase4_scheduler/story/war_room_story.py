@@ -4,12 +4,10 @@ import math
 import random
 import re
 
-from labkit.figures import BLUE, GREEN, GREY, RED, new_figure
 from labkit.lab import Lab
 from labkit.predictions import show_value
 from phase4_scheduler.server.drills import (
     DRILLS,
-    QUERIES,
     Check,
     Drill,
     DrillRun,
@@ -97,7 +95,6 @@ def show_dashboard(lab: Lab, run: DrillRun) -> None:
         [[title, shown(moments.then(text)), shown(moments.now(text))] for title, text in drill.watch.items()],
         note="Means are sum / count of a histogram, so the means of the parts add up. (Quantiles of the queue and prefill times are useless here: their first bucket ends at 0.3 s.)",
     )
-    lab.figure(draw_run(run), f"war_room_{drill.number}")
     lab.table("The possible causes", ["cause", ""], [[cause.name, cause.says] for cause in drill.causes])
 
 
@@ -204,36 +201,3 @@ def show_recovery(lab: Lab, run: DrillRun) -> None:
         lab.say(f"""The figure is not back where it was: it is {back.ratio(figure):.2f} times what it was before the fault. Do not
             trust this run: {run.window} seconds are short, and another program may have computed on this machine. Run it again.""")
     lab.record(during=run.moments.ratio(figure), recovered=back.ratio(figure))
-
-
-def draw_run(run: DrillRun):
-    """The figure of the drill, the requests and the cache, over the whole run."""
-    back = min(4, run.window)
-    title, figure = next(iter(run.drill.watch.items()))
-    before, now = shown(run.moments.then(figure)), shown(run.moments.now(figure))
-    fig, axes = new_figure(
-        f"{title}: {before} before, {now} now",
-        f"Each point looks back over {back} seconds. Grey: the two windows that are compared.",
-        panels=3,
-        size=(7.2, 8.4),
-    )
-    panels = (
-        (title, {"": (figure, RED)}),
-        ("requests", {"running": (QUERIES["RUNNING"], BLUE), "waiting": (QUERIES["WAITING"], RED)}),
-        ("KV cache, share of blocks taken", {"": (QUERIES["KV"], GREEN)}),
-    )
-    times = [t / 2 for t in range(2 * back, int(2 * run.faulty) + 1)]
-    for ax, (label, lines) in zip(axes, panels, strict=True):
-        for name, (text, colour) in lines.items():
-            text = text.replace("[1m]", f"[{back}s]")
-            values = [next(iter(query(run.recording, text, t).values()), math.nan) for t in times]
-            ax.plot([t - run.began for t in times], values, color=colour, label=name)
-        for end in (run.healthy, run.faulty):
-            ax.axvspan(end - run.window - run.began, end - run.began, color=GREY, alpha=0.2, lw=0)
-        ax.axvline(0, color=GREY, ls="--")
-        ax.set_title(label, loc="left", fontsize=10)
-        ax.set_xlabel("seconds since the change")
-        ax.set_ylim(bottom=0)
-        if len(lines) > 1:
-            ax.legend()
-    return fig

@@ -12,7 +12,6 @@ from torch import nn
 from labkit.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, TEAL, YELLOW, new_figure
 from labkit.lab import Lab
 from phase2_attention_kvcache.model import GPT2_124M, SamplingParams, Transformer
-from phase2_attention_kvcache.quantization.quantized_linear import quantize_model
 from phase3_paged_attention.paging import BlockManager, PagedKVCache, compiled_kernel
 from phase4_scheduler.cpu import prepare
 from phase4_scheduler.cpu.linear import CPULinear
@@ -29,8 +28,8 @@ def num_steps(lab: Lab) -> int:
     return 4 if lab.quick else 15
 
 
-def two_changes(lab: Lab) -> Transformer:
-    """A step before and after: keys read in place, weights packed once. Returns the faster model."""
+def two_changes(lab: Lab) -> None:
+    """A step before and after: keys read in place, weights packed once."""
     steps = num_steps(lab)
     batches = (1, 64) if lab.quick else (1, 16, 64)
     plain = Transformer.random(GPT2_124M, dtype=lab.args.dtype, seed=lab.seed)
@@ -76,31 +75,6 @@ def two_changes(lab: Lab) -> Transformer:
     )
     lab.record(before=before, after=after)
     draw(lab, before, after)
-    return model
-
-
-def fewer_bits(lab: Lab, packed: Transformer) -> None:
-    """Weights in 16, 8 and 4 bits for one user."""
-    if compiled_kernel() is None or packed.dtype != torch.bfloat16:
-        return
-    lab.title("Fewer bits")
-    lab.say("""For one user a step lasts at least as long as reading the weights. In 8 bits they are half the bytes, in 4 bits a
-        quarter. A compiled kernel reads them and unpacks them in registers.""")
-
-    def milliseconds(model: Transformer) -> float:
-        return sum(time_decode(decoding_engine(model, 1, CONTEXT, num_steps(lab)), num_steps(lab)).values())
-
-    ladder = {"16 bits": milliseconds(packed)}
-    for method in lab.progress(("int8", "int4"), "formats"):
-        plain = Transformer.random(GPT2_124M, dtype=lab.args.dtype, seed=lab.seed)
-        ladder[method] = milliseconds(prepare(quantize_model(plain, method)))
-    lab.table(
-        "A step for 1 user",
-        ["weights", "milliseconds", "times as fast"],
-        [[name, time, ladder["16 bits"] / time] for name, time in ladder.items()],
-        note="Less than the bytes suggest: scales are read as well, and attention and sampling stay as they were.",
-    )
-    lab.record(fewer_bits=ladder)
 
 
 def users(batch: int) -> str:

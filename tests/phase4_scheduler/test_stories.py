@@ -2,7 +2,8 @@
 
 import pytest
 
-from phase2_attention_kvcache.model import Transformer
+from labkit.models import find_model
+from phase2_attention_kvcache.model.config import read_config
 from phase4_scheduler import (
     continuous_batching,
     many_users,
@@ -12,11 +13,6 @@ from phase4_scheduler import (
 )
 from phase4_scheduler.story import where_time_goes_story
 from phase4_scheduler.story.where_time_goes_story import StepTimer
-
-
-@pytest.fixture(scope="module")
-def draft():
-    return Transformer.from_pretrained("tales-draft")
 
 
 def test_continuous_batching_story(run_script):
@@ -86,9 +82,9 @@ def test_timer_charges_a_part_only_for_its_own_time():
     assert dict(timer.seconds) == {"outside": 3, "inside": 20}
 
 
-def test_where_time_goes_story(monkeypatch, run_script, draft):
+def test_where_time_goes_story(monkeypatch, run_script):
     # A small model in place of GPT-2's shape: the story is the same, and done in seconds.
-    monkeypatch.setattr(where_time_goes_story, "GPT2_124M", draft.config)
+    monkeypatch.setattr(where_time_goes_story, "GPT2_124M", read_config(find_model("tales-draft")))
     monkeypatch.setattr(where_time_goes_story, "CONTEXT", 32)
     found = run_script(where_time_goes, "--quick", figures=["where_time_goes"])["claims"]
     assert {"scheduler-share", "queue-length"} <= set(found)

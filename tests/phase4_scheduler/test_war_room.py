@@ -19,7 +19,7 @@ class RecordedStage:
         minute = next(m for m in faulty if m.cause == fault)
         recording, end = play((0.0, healthy), (20.0, minute), (40.0, healthy)), healthy.end
         self.fault = Fault()
-        self.run = DrillRun(drill, int(end), fault, recording, end, 18.0, 20 + end, 40 + end)
+        self.run = DrillRun(drill, int(end), fault, recording, end, 20 + end, 40 + end)
 
     def be_healthy(self): ...
     def break_down(self): ...
@@ -48,10 +48,10 @@ def test_a_drill_on_call(recorded, typed, run_script):
     typed(
         "sum by (engine) (rate(vllm:generation_tokens_total[1m]))\nrate(vllm:generation_tokens_total[5m])\nrate(x\nvllm:num_preemptions\nhelp\nmax_num_seqs\n\nclients\nclient\n\n\n"
     )
-    report = run_script(
-        war_room, "--drill", 4, "--seed", seed_of(4, "client"), "--predict", figures=["war_room_4"]
-    )
+    report = run_script(war_room, "--drill", 4, "--seed", seed_of(4, "client"), "--predict")
     out = report["out"]
+    before, _, after = out.partition("Your guess")
+    assert "It was:" not in before and "It was:" in after
     assert "a range above 12 s mixes before and now" in out
     assert "before  0" not in out and "now     0" not in out  # [1m] is the drill's window
     assert "unclosed left parenthesis" in out and "empty: no series fits" in out
@@ -64,14 +64,6 @@ def test_a_drill_on_call(recorded, typed, run_script):
     assert "vllm:num_requests_waiting[12s]" in out.partition("exclude the other causes")[2]
     assert report["results"]["recovered"] == pytest.approx(1.0, abs=0.01)
     assert report["results"]["during"] < 0.5
-
-
-def test_the_answer_does_not_stand_above_the_question(recorded, typed, run_script):
-    typed("\nmax_num_seqs\n")
-    out = run_script(war_room, "--drill", 4, "--seed", seed_of(4, "client"), "--predict")["out"]
-    before, _, after = out.partition("Your guess")
-    assert "It was:" not in before and "It was:" in after
-    assert "0 of 3 points" in after
 
 
 def test_the_list_names_every_drill(run_script):
@@ -95,10 +87,3 @@ def test_each_fault_is_drawn_by_some_seed():
 
 def test_nonsense_is_refused(mistake_of):
     assert "8 is out of range: 1 to 7" in mistake_of(war_room, "--drill", "8")
-
-
-@pytest.mark.proof
-def test_the_quick_drill_is_a_real_one(run_script):
-    report = run_script(war_room, "--quick", "--seed", 0, figures=["war_room_5"])
-    assert report["claims"]["war-room-5"]["holds"]
-    assert "The queries that exclude the other causes" in report["out"]

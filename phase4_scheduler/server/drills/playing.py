@@ -87,7 +87,6 @@ class DrillRun:
         window: seconds of the healthy, the faulty and the recovered minute alike.
         cause: the right answer; "nothing" for a run without a fault.
         healthy, faulty, recovered: the times at which these minutes end.
-        began: the time at which the fault was put in.
     """
 
     drill: Drill
@@ -95,7 +94,6 @@ class DrillRun:
     cause: str
     recording: Recording = field(default_factory=Recording)
     healthy: float = 0.0
-    began: float = 0.0
     faulty: float = 0.0
     recovered: float = 0.0
 
@@ -167,7 +165,6 @@ class Stage:
         if fault.options:  # a deployment: the new server starts beside the old one, then the users move over
             server = self._meanwhile.enter_context(warm_server(*self.drill.options, *fault.options))
         self._meanwhile.enter_context(busy_processes(fault.busy_processes))
-        run.began = self.clock()
         run.faulty = self._minute(server, fault.users or self.users)
         if fault.measured:
             run.cause = by_the_clients(before, self.load.mean_gap())
