@@ -1,8 +1,8 @@
 """Starts the server from its options: the socket, the two processes, and their end."""
 
 import asyncio
-import importlib
 import logging
+import pkgutil
 import signal
 import socket
 import sys
@@ -79,22 +79,15 @@ def make_server(
     tokenizer = load_tokenizer(folder)
     if tokenizer is None:
         raise LabError(f"{folder} holds no tokenizer.json: a server needs one")
-    make_engine = AsyncEngine if replicas == 1 else partial(find_fleet(), replicas, router)
+    make_engine = AsyncEngine
+    if replicas > 1:
+        try:  # only here, because importing Ray takes a second
+            from phase4_scheduler.server.ray_fleet import RayFleet
+        except ImportError:
+            raise LabError("--replicas needs Ray, which is not installed: pip install ray==2.60.0") from None
+        make_engine = partial(RayFleet, replicas, router)
     engine = make_engine(str(folder), read_config(folder), tokenizer, model_name=name, **options)
     return Server(engine, name, load_chat_template(folder), int(folder.stat().st_mtime), tool_call_parser)
-
-
-def find_fleet() -> Callable:
-    """Import `RayFleet`, only for --replicas, because importing Ray takes a second.
-
-    Raises:
-        LabError: Ray is not installed.
-    """
-    try:
-        from phase4_scheduler.server.ray_fleet import RayFleet
-    except ImportError:
-        raise LabError("--replicas needs Ray, which is not installed: pip install ray==2.60.0") from None
-    return RayFleet
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -167,13 +160,10 @@ def run_server(
 
 
 def find_middleware(path: str) -> Callable:
-    """Find a class by its import path, such as package.module.Class.
-
-    Raises:
-        LabError: the class does not exist.
-    """
-    module, _, name = path.rpartition(".")
+    """Find a class by its import path, such as package.module.Class. Raises LabError: it does not exist."""
     try:
-        return getattr(importlib.import_module(module), name)
+        if callable(found := pkgutil.resolve_name(path)):
+            return found
+        raise ValueError("it is a module")
     except (ImportError, AttributeError, ValueError) as error:
         raise LabError(f"no middleware {path} ({error}): give MODULE.CLASS") from None

@@ -79,9 +79,6 @@ class LinearCost:
     def seconds(self, size: StepSize) -> float:
         return sum(map(operator.mul, self.prices, (1, *size[:4])))
 
-    def describe(self) -> str:
-        return "linear in tokens, requests, context and pairs"
-
 
 # ---------------------------------------------------------------------- computed
 

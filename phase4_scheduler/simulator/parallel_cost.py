@@ -48,13 +48,9 @@ class ParallelCost(ComputedCost):
             choices: precision, efficiency and kv_precision, as in `ComputedCost.of`. Wires are as recorded.
 
         Raises:
-            LabError: the cards together are too small, this number of them was not recorded, or the model's KV heads
-                cannot be dealt out evenly.
+            LabError: the cards together are too small, or the model's KV heads cannot be dealt out evenly.
         """
         t = tensor_parallel_size
-        if t > 1 and t not in interconnect.all_reduce:
-            known = ", ".join(map(str, interconnect.all_reduce))
-            raise LabError(f"tensor_parallel_size is {t}: {interconnect.title} was recorded with {known}")
         if shape.num_kv_heads % t:
             raise LabError(
                 f"the KV heads of {shape.name}, {shape.num_kv_heads}, cannot be dealt out evenly to {t} cards: choose a number "

@@ -50,9 +50,28 @@ class ReplicaConfig:
     def cache_tokens(self) -> int:
         return (self.num_blocks - 1) * self.block_size
 
-    def serve(self, requests: Iterable[TrafficRequest]) -> Run:
-        """`simulate` one such replica with these requests."""
-        return simulate(requests, self.scheduler, self.num_blocks, self.cost, block_size=self.block_size)
+    def serve(self, requests: Iterable[TrafficRequest], async_scheduling: bool = False) -> Run:
+        """Serve all requests with one such replica, and say when each token came out.
+
+        Args:
+            requests: in the order of their arrivals.
+            async_scheduling: see `ClockedEngine`.
+
+        A request that could never fit is refused, as a server would do, and counted. The result depends on the
+        arguments alone: the same seed, the same run.
+        """
+        engine = ClockedEngine.made_from(self, async_scheduling=async_scheduling)
+        run = engine.run
+        for number, arriving in enumerate(requests):
+            engine.advance(arriving.arrival)
+            try:
+                # Its prompt is made up only now: those of a long trace would not fit in memory.
+                engine.take(arriving, number, TRACE_BLOCK // self.block_size)
+            except ValueError as error:
+                run.refused, run.refusal = run.refused + 1, run.refusal or str(error)
+        engine.advance(math.inf)
+        engine.scheduler.block_manager.check_integrity()
+        return run
 
 
 def block_names(request: TrafficRequest, block_size: int, blocks_per_name: int = 1) -> list[bytes]:
@@ -265,30 +284,7 @@ def simulate(
     config: SchedulerConfig,
     num_blocks: int,
     cost: CostModel,
-    *,
-    block_size: int = 16,
     async_scheduling: bool = False,
-    enable_prefix_caching: bool = True,
 ) -> Run:
-    """Serve all requests, and say when each token came out.
-
-    Args:
-        requests: in the order of their arrivals.
-        cost, async_scheduling: see `ClockedEngine`.
-
-    A request that could never fit is refused, as a server would do, and counted. The result depends on the
-    arguments alone: the same seed, the same run.
-    """
-    replica = ReplicaConfig(cost, config, num_blocks, block_size, enable_prefix_caching)
-    engine = ClockedEngine.made_from(replica, async_scheduling=async_scheduling)
-    run = engine.run
-    for number, arriving in enumerate(requests):
-        engine.advance(arriving.arrival)
-        try:
-            # Its prompt is made up only now: those of a long trace would not fit in memory.
-            engine.take(arriving, number, TRACE_BLOCK // block_size)
-        except ValueError as error:
-            run.refused, run.refusal = run.refused + 1, run.refusal or str(error)
-    engine.advance(math.inf)
-    engine.scheduler.block_manager.check_integrity()
-    return run
+    """`ReplicaConfig.serve`, with a replica made of these."""
+    return ReplicaConfig(cost, config, num_blocks).serve(requests, async_scheduling)

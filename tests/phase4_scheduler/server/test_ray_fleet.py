@@ -154,4 +154,4 @@ def test_without_ray_one_line_says_what_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "phase4_scheduler.server.ray_fleet", raising=False)
     with pytest.raises(LabError, match="pip install ray"):
-        launch.find_fleet()
+        launch.make_server("tales", replicas=2)

@@ -70,48 +70,6 @@ def test_requests_that_can_never_fit_are_refused_and_the_others_served():
 
 # ---------------------------------------------------------------------- laws
 
-traffics = st.lists(
-    st.tuples(st.floats(0, 30), st.integers(1, 90), st.integers(1, 40), st.integers(0, 2)),
-    min_size=1,
-    max_size=25,
-)
-prices = st.tuples(st.floats(0.01, 1), *[st.floats(0, 0.1)] * 4)
-
-
-@given(
-    lines=traffics,
-    prices=prices,
-    max_num_seqs=st.integers(1, 8),
-    budget=st.integers(1, 80),
-    num_blocks=st.integers(12, 40),
-    policy=st.sampled_from(["fcfs", "priority"]),
-    early=st.booleans(),
-)
-@settings(max_examples=120)
-def test_every_run_is_lawful(lines, prices, max_num_seqs, budget, num_blocks, policy, early):
-    traffic = [TrafficRequest(t, p, o, str(i), pr) for i, (t, p, o, pr) in enumerate(sorted(lines))]
-    cost = LinearCost(prices)
-    config = SchedulerConfig(
-        max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, policy=policy, max_model_len=400
-    )
-    run = simulate(traffic, config, num_blocks, cost, async_scheduling=early)  # checks its books in the end
-    assert run.refused == 0
-    assert sorted(r.kind for r in run.records) == sorted(r.kind for r in traffic)
-    shortest = cost.seconds(StepSize(1, 1, 1, 1))
-    for record in run.records:
-        assert len(record.token_times) == record.output_tokens
-        gaps = np.diff([record.arrival, *record.token_times])
-        assert (gaps >= shortest * (1 - 1e-9)).all()  # a token takes a step, also the first
-    ends = np.add(run.times, run.durations)
-    assert (np.asarray(run.times[1:]) >= ends[:-1] - 1e-9).all()
-    assert max(run.running) <= max_num_seqs and 0 < run.peak_usage <= 1
-    assert run.preemptions == sum(r.num_preemptions for r in run.records)
-    # Little's law: counted by the scheduler, and from what each user saw.
-    seconds = summarise(run.records).seconds
-    assert run.in_system_seconds / seconds == pytest.approx(little(run.records), rel=1e-9)
-    again = simulate(traffic, config, num_blocks, cost, async_scheduling=early)
-    assert again == run
-
 
 @given(
     lines=st.lists(
@@ -119,6 +77,7 @@ def test_every_run_is_lawful(lines, prices, max_num_seqs, budget, num_blocks, po
         min_size=1,
         max_size=25,
     ),
+    prices=st.tuples(st.floats(0.01, 1), *[st.floats(0, 0.1)] * 4),
     limits=st.builds(
         SchedulerConfig,
         max_num_seqs=st.integers(1, 8),
@@ -128,14 +87,18 @@ def test_every_run_is_lawful(lines, prices, max_num_seqs, budget, num_blocks, po
         policy=st.sampled_from(["fcfs", "priority"]),
     ),
     num_blocks=st.integers(12, 60),
+    early=st.booleans(),
 )
-@settings(max_examples=150)
-def test_steps_that_are_repeated_are_those_that_the_scheduler_would_decide(lines, limits, num_blocks):
+@settings(max_examples=200)
+def test_every_run_is_lawful_and_repeats_only_what_the_scheduler_would_decide(
+    lines, prices, limits, num_blocks, early
+):
     """Prompts of one token over and over find blocks of each other, in a small cache: every block counts."""
+    cost = LinearCost(prices)
 
     def serve(repeat):
         scheduler = Scheduler(limits, BlockManager(num_blocks))
-        engine = ClockedEngine(scheduler, LinearCost((0.1, 0.01, 0.003, 0.001, 0.0001)))
+        engine = ClockedEngine(scheduler, cost, async_scheduling=early)
         if not repeat:
             engine._foresee = lambda: None
         for i, (time, isl, osl, priority, token) in enumerate(sorted(lines)):
@@ -145,7 +108,21 @@ def test_steps_that_are_repeated_are_those_that_the_scheduler_would_decide(lines
         scheduler.block_manager.check_integrity()
         return engine.run
 
-    assert serve(repeat=True) == serve(repeat=False)
+    run = serve(repeat=True)
+    assert run == serve(repeat=False)
+    assert {int(r.kind) for r in run.records} == set(range(len(lines)))
+    shortest = cost.seconds(StepSize(1, 1, 1, 1))
+    for record in run.records:
+        assert len(record.token_times) == record.output_tokens
+        gaps = np.diff([record.arrival, *record.token_times])
+        assert (gaps >= shortest * (1 - 1e-9)).all()  # a token takes a step, also the first
+    ends = np.add(run.times, run.durations)
+    assert (np.asarray(run.times[1:]) >= ends[:-1] - 1e-9).all()
+    assert max(run.running) <= limits.max_num_seqs and 0 < run.peak_usage <= 1
+    assert run.preemptions == sum(r.num_preemptions for r in run.records)
+    # Little's law: counted by the scheduler, and from what each user saw.
+    seconds = summarise(run.records).seconds
+    assert run.in_system_seconds / seconds == pytest.approx(little(run.records), rel=1e-9)
 
 
 # ---------------------------------------------------------------------- cost models
