@@ -161,6 +161,7 @@ def test_end_of_text_ends_an_answer_unless_ignored(tiny):
     out = ends(tiny, [5, 6], **bias, ignore_eos=False)
     assert (out.token_ids, out.text, out.finish_reason, out.stop_reason) == ([eos], "", "stop", None)
     assert len(ends(tiny, [5, 6], **bias, ignore_eos=False, min_tokens=4).token_ids) == 5
+    assert ends(tiny, [5, 6], 1, **bias, ignore_eos=False).finish_reason == "stop"  # also at the last token
     ignored = ends(tiny, [5, 6], 4, **bias)
     assert (ignored.token_ids, ignored.text, ignored.finish_reason) == ([eos] * 4, "", "length")
     shown = ends(tiny, [5, 6], 2, **bias, skip_special_tokens=False)

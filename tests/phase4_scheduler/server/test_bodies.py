@@ -60,16 +60,8 @@ def test_a_body_is_as_large_as_the_context_may_need(context, most):
 # ---------------------------------------------------------------------- who may ask
 
 
-TRUSTED = ["localhost:8000", "LOCALHOST", "a.localhost:8", "127.0.0.1:8000", "[::1]:8000", "GPU.example:8000"]
-OTHERS = [
-    "evil.example",
-    "localhost.evil.example",
-    "127.0.0.1.evil.example:80",
-    "[::1",
-    "é",
-    "10.1.2.3:80",
-    "",
-]
+TRUSTED = ["localhost:8000", "a.localhost:8", "127.0.0.1:8000", "[::1]:8000", "GPU.example:8000"]
+OTHERS = ["evil.example", "localhost.evil.example", "[::1", "é", "10.1.2.3:80", ""]
 
 
 @pytest.mark.parametrize("host", TRUSTED + OTHERS)

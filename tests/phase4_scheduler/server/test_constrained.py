@@ -72,13 +72,10 @@ def test_forced_tool_calls_whole_and_streamed(client):
         assert ended == reason and all(isinstance(json.loads(text), dict) for _, text in calls)
 
 
-def test_calls_that_are_none_and_auto_without_a_parser_are_refused(server):
+def test_calls_that_are_none_are_refused(server):
     for wrong in (5, ["x"], [{"function": {"name": "now", "arguments": 7}}]):
         messages = [{"role": "assistant", "tool_calls": wrong}]
         assert server.call("/v1/chat/completions", {"messages": messages})[0] == 400
-    with running() as plain:
-        status, text = plain.call("/v1/chat/completions", MESSAGES | TOOL)
-        assert status == 400 and "--tool-call-parser" in json.loads(text)["error"]["message"]
 
 
 def test_the_model_by_its_name_and_the_description_of_the_calls(client, server):

@@ -164,19 +164,14 @@ def test_a_port_in_use_and_a_model_that_is_none_are_one_line(server):
 # ---------------------------------------------------------------------- the course's own client
 
 
-def test_answers_come_in_the_order_of_the_requests():
-    bodies = [{"prompt": "Once upon a time", "max_tokens": n, "ignore_eos": True} for n in (3, 9, 6)]
-    with running_server() as server:
-        answers = asyncio.run(send_all(server.address, [*bodies, {"prompt": "x", "max_tokens": 0}]))
-        cut = asyncio.run(send_all(server.address, bodies[1:2], cut_after=2))
-        assert server.call("/health")[0] == 200
-        process = server.process
-    assert [a.usage["completion_tokens"] for a in answers[:3]] == [3, 9, 6]
-    assert all(a.status == 200 and a.error is None and a.sent < a.times[0] <= a.ended for a in answers[:3])
-    assert answers[3].status == 400 and "max_tokens" in answers[3].error
-    assert len(cut[0].times) == 2
-    assert process.poll() is not None, "the server outlived its block"
-    assert asyncio.run(send_all(server.address, bodies[:1]))[0].error.startswith("no connection")
+def test_answers_come_in_the_order_of_the_requests_and_errors_are_told(server):
+    bodies = [{"prompt": "Once upon a time", "max_tokens": n, "ignore_eos": True} for n in (3, 9, 6, 0)]
+    *answers, wrong = asyncio.run(send_all(server.address, bodies))
+    assert [a.usage["completion_tokens"] for a in answers] == [3, 9, 6]
+    assert all(a.status == 200 and a.error is None and a.sent < a.times[0] <= a.ended for a in answers)
+    assert wrong.status == 400 and "max_tokens" in wrong.error
+    assert len(asyncio.run(send_all(server.address, bodies[1:2], cut_after=2))[0].times) == 2
+    assert asyncio.run(send_all("http://127.0.0.1:9", bodies[:1]))[0].error.startswith("no connection")
 
 
 def test_a_server_that_does_not_start_is_told():

@@ -1,13 +1,11 @@
-"""Fleets and routers: one replica is the simulator, several wait as the formulas say, each router follows its rule."""
+"""Fleets and routers: one replica is the simulator, several grow and shrink as by hand, each router follows its rule."""
 
 import gzip
-import heapq
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,8 +20,8 @@ from phase4_scheduler.simulator.fleet import (
     serve_autoscaled,
     serve_fleet,
 )
-from phase4_scheduler.simulator.routers import LeastLoaded, PrefixAware, RoundRobin
-from phase4_scheduler.simulator.traffic import TrafficRequest, arrival_times, draw_traffic
+from phase4_scheduler.simulator.routers import PrefixAware, RoundRobin
+from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
 from phase4_scheduler.simulator.virtual_time import simulate
 
 COST = LinearCost((5e-3, 1e-4, 3e-4, 1e-7, 1e-8))
@@ -45,14 +43,6 @@ def test_a_fleet_of_one_is_the_simulator(pattern, seed, rate):
     assert len(run.refused) == alone.refused
 
 
-def test_prompts_share_the_blocks_whose_names_they_share_and_no_others():
-    config = ReplicaConfig(COST, SchedulerConfig(), 400, block_size=16)
-    names = [(1, 2, 3), (1, 2, 4), (5,), ()]
-    traffic = [TrafficRequest(10.0 * i, 50, 3, hash_ids=ids) for i, ids in enumerate(names)]
-    run = serve_fleet(traffic, config, 1, RoundRobin())
-    assert [r.num_cached_tokens for r in run.records] == [0, 32, 0, 0]
-
-
 def test_a_request_counts_until_the_step_that_ends_it_is_over():
     """Ten prompt tokens, a second each, on the first of two replicas: until 10 s it is in flight."""
     config = ReplicaConfig(A_SECOND_A_TOKEN, SchedulerConfig(), 400)
@@ -66,56 +56,6 @@ def test_a_request_counts_until_the_step_that_ends_it_is_over():
     traffic = [TrafficRequest(0.0, 10, 1), TrafficRequest(9.5, 1, 1), TrafficRequest(30.0, 1, 1)]
     serve_fleet(traffic, config, 2, Watch())
     assert seen == [[0, 0], [1, 0], [0, 0]]
-
-
-# ---------------------------------------------------------------------- against the queue of the textbooks
-
-
-class LeastWork:
-    """Where the next request would start first: several servers behave as if they shared one queue."""
-
-    def __init__(self, servers):
-        self.free_at = [0.0] * servers
-
-    def choose(self, request, loads):
-        best = min(range(len(loads)), key=self.free_at.__getitem__)
-        self.free_at[best] = max(self.free_at[best], request.arrival) + request.prompt_tokens
-        return best
-
-
-def draw(servers, load, fixed, count, seed):
-    """Poisson arrivals, and service times: whole seconds, 100 on average."""
-    rng = np.random.default_rng(seed)
-    service = np.full(count, 100) if fixed else np.ceil(rng.exponential(100, count)).astype(int)
-    return arrival_times(count, load * servers / service.mean(), 1.0, rng).tolist(), service.tolist()
-
-
-def waits_of_one_queue(servers, arrivals, service):
-    """Each goes to the server that is free first (Kiefer and Wolfowitz, 1955)."""
-    free_at, waits = [0.0] * servers, []
-    for arrival, seconds in zip(arrivals, service):
-        start = max(arrival, heapq.heappop(free_at))
-        heapq.heappush(free_at, start + seconds)
-        waits.append(start - arrival)
-    return waits
-
-
-QUEUES = [(1, 0.5), (2, 0.6), (4, 0.7)]
-
-
-@pytest.mark.parametrize("fixed", [True, False])
-@pytest.mark.parametrize("servers, load", QUEUES)
-def test_a_fleet_is_one_queue_with_several_servers(servers, load, fixed):
-    """One step a request, a second a token, one request at a time: request by request the same wait. (Taking turns
-    is one shared queue as well, if all service times are equal.)"""
-    arrivals, service = draw(servers, load, fixed, 1500, seed=1)
-    traffic = [TrafficRequest(t, n, 1) for t, n in zip(arrivals, service)]
-    limits = SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=10**6)
-    config = ReplicaConfig(A_SECOND_A_TOKEN, limits, 1000, enable_prefix_caching=False)
-    run = serve_fleet(traffic, config, servers, RoundRobin() if fixed else LeastWork(servers))
-    waits = [r.ttft - r.prompt_tokens for r in run.records]
-    assert waits == pytest.approx(waits_of_one_queue(servers, arrivals, service), abs=1e-6)
-    assert max(waits) > 100
 
 
 # ---------------------------------------------------------------------- a fleet that follows its queue
@@ -160,13 +100,6 @@ def test_two_models_share_three_cards_by_hand():
     )
     assert run.choices == [0] * 10 + [1] * 10 + [3]
     assert paid == [(0.0, 380.0), (0.0, 400.0), (20.0, 120.0), (320.0, 380.0)]
-
-
-def test_a_fleet_that_may_not_grow_is_a_fixed_one():
-    traffic = draw_traffic("chat", 60, 3.0)
-    config = ReplicaConfig(COST, SchedulerConfig(max_num_seqs=4), 400)
-    run, paid = serve_autoscaled(traffic, {"": config}, Autoscaler(fewest=2, most=2))
-    assert run.records == serve_fleet(traffic, config, 2, LeastLoaded()).records and len(paid) == 2
 
 
 def test_a_day_has_a_quiet_and_a_busy_half():

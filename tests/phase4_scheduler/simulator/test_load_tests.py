@@ -11,10 +11,10 @@ from phase4_scheduler.engine import EngineConfig, LLMEngine, SchedulerConfig
 from phase4_scheduler.features.recording import record
 from phase4_scheduler.simulator import load_tests
 from phase4_scheduler.simulator.batching import Job, serve_continuously, serve_statically
-from phase4_scheduler.simulator.cost_model import LinearCost, StepSize
+from phase4_scheduler.simulator.cost_model import StepSize
 from phase4_scheduler.simulator.fleet import ReplicaConfig
 from phase4_scheduler.simulator.latency import summarise
-from phase4_scheduler.simulator.load_tests import capacity, serve_stalled
+from phase4_scheduler.simulator.load_tests import capacity
 from phase4_scheduler.simulator.parallel_cost import find_cost
 from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic
 from phase4_scheduler.simulator.virtual_time import ClockedEngine
@@ -49,17 +49,6 @@ def test_trouble_starts_where_the_longest_prompt_no_longer_fits(server):
     assert usages == sorted(usages) and usages[-1] > 0.85
     limit = 1 - 4000 / server.cache_tokens
     assert load_tests.alarming_usage(load_tests.ttft_by_usage(points)) == pytest.approx(limit, abs=0.1)
-
-
-def test_one_long_prompt_stalls_all_others_for_as_long_as_predicted():
-    cost = LinearCost((2e-3, 1e-4, 5e-5, 2e-7, 1e-8))
-    whole, cut = load_tests.predicted_stalls(cost, 10, 150, 2000, 200)
-    roomy = ReplicaConfig(cost, SchedulerConfig(max_model_len=4096), 2000)
-    stalls = [serve_stalled(roomy, 10, 100, 100, 2000, chunk, after=50) for chunk in (None, 200)]
-    for stall in stalls:
-        assert stall.usual == pytest.approx(cost.seconds(StepSize.of([(125, 1)] * 10)), rel=0.01)
-    assert [stall.worst for stall in stalls] == pytest.approx([whole, cut], rel=0.01)
-    assert whole > 5 * cut
 
 
 # ---------------------------------------------------------------------- the real engine

@@ -92,15 +92,6 @@ def test_alone_is_what_an_idle_replica_does():
     assert ttft == pytest.approx(record.ttft) and gap == pytest.approx(record.tpot, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    "slo, limit",
-    [(SLO(0.02, 1.0), "arithmetic"), (SLO(60.0, 0.01), "memory bandwidth"), (SLO(60.0, 1.0), "")],
-)
-def test_an_slo_that_cannot_be_met_names_the_limit(slo, limit):
-    why = why_impossible(draw_traffic("chat", 50, 1.0), CONFIG, slo)
-    assert why.startswith(limit) and bool(why) == bool(limit)
-
-
 @pytest.mark.parametrize("context, blocks, limit", [(1000, 500, "context"), (8192, 40, "KV cache")])
 def test_requests_that_fit_nowhere_name_the_limit(context, blocks, limit):
     config = ReplicaConfig(COST, SchedulerConfig(max_model_len=context), blocks, enable_prefix_caching=False)
@@ -140,25 +131,6 @@ def test_neighbours_that_share_their_fate_widen_the_interval():
 
 
 # ---------------------------------------------------------------------- cards
-
-
-def test_cards_that_share_a_model_meet_an_slo_that_one_card_cannot_and_all_of_them_are_paid():
-    shape, card = find_shape("llama-3-8b"), find_card("l4")
-    traffic = [replace(r, output_tokens=r.output_tokens // 8) for r in draw_traffic("chat", 60, 4.0)]
-    slo = SLO(2.0, 0.03, 0.9)
-
-    def shared_by(number):
-        cost = cost_on_cards(shape, card, number)
-        return ReplicaConfig(cost, SchedulerConfig(max_model_len=8192), cost.num_blocks), cost
-
-    one, alone_cost = shared_by(1)
-    with pytest.raises(LabError, match="forbids it is memory bandwidth"):
-        make_plan(traffic, one, slo, LeastLoaded, alone_cost.dollars_per_hour)
-    four, cost = shared_by(4)
-    plan = make_plan(traffic, four, slo, LeastLoaded, cost.dollars_per_hour)
-    assert plan.kept.value >= 0.9
-    assert plan.dollars_per_hour == pytest.approx(plan.replicas * 4 * card.dollars_per_hour)
-    assert four.num_blocks > 8 * one.num_blocks  # the weights are there once
 
 
 def test_eight_cards_without_nvlink_wait_for_their_wires_and_two_for_their_memory():

@@ -8,7 +8,7 @@ from phase4_scheduler.simulator.fleet import serve_replicas
 from phase4_scheduler.simulator.routers import LeastLoaded, LeastPerSpeed, RoundRobin
 from phase4_scheduler.simulator.tiers import Tier, TieredReplica
 from phase4_scheduler.simulator.traffic import TrafficRequest
-from phase4_scheduler.simulator.virtual_time import ClockedEngine, ReplicaConfig
+from phase4_scheduler.simulator.virtual_time import ReplicaConfig
 
 # Four blocks beside the null block: one request of 50 + 1 tokens fills them.
 CONFIG = ReplicaConfig(LinearCost((0.0, 1.0, 0.0, 0.0, 0.0)), SchedulerConfig(), 5)
@@ -57,12 +57,3 @@ def test_a_router_counts_requests_per_speed():
         0,
         1,
     ]
-
-
-def test_replicas_may_differ():
-    slow = ReplicaConfig(LinearCost((0.0, 10.0, 0.0, 0.0, 0.0)), SchedulerConfig(), 5)
-    traffic = [TrafficRequest(0.0, 10, 1), TrafficRequest(0.0, 10, 1)]
-    run = serve_replicas(
-        traffic, [ClockedEngine.made_from(CONFIG), ClockedEngine.made_from(slow)], RoundRobin()
-    )
-    assert sorted(r.ttft for r in run.records) == [10, 100]

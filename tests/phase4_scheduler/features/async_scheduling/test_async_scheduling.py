@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase4_scheduler.features.recording import record
 from phase4_scheduler.features.structured_output import StructuredSamplingParams
 from tests.phase4_scheduler.engine.test_engine import serve
 from tests.phase4_scheduler.features.test_faults import DRAWN, GREEDY, drain
@@ -72,27 +71,6 @@ def test_tokens_equal_those_of_synchronous_steps(tiny, delaying, make_prompts, s
         log[i - 1] == ("start", step + 1) for i, (what, step) in enumerate(log) if what == "read"
     )
     assert overlapped > (0 if seed % 2 else 15)
-
-
-def test_the_next_step_starts_before_a_token_is_read_and_a_known_end_costs_no_step(delaying):
-    (engine, log), events = delaying(), []
-    record(engine, events.append)
-    assert len(engine.generate([[5, 6, 7]], GREEDY)[0].token_ids) == 8
-    late = [(("start", n + 1), ("read", n)) for n in range(7)]
-    assert log == [("start", 0), *(event for pair in late for event in pair), ("read", 7)]
-    assert [list(event["tokens"].values()) for event in events] == [
-        [3],
-        *[[1]] * 7,
-    ]  # of the step that was read
-
-
-def test_an_end_that_only_the_token_tells_costs_one_step(tiny, delaying):
-    stop = tiny.engine().generate([[5, 6, 7]], GREEDY)[0].token_ids[2]
-    engine, log = delaying()
-    params = dataclasses.replace(GREEDY, stop_token_ids=[stop])
-    assert engine.generate([[5, 6, 7]], params)[0].finish_reason == "stop"
-    assert [what for what, _ in log].count("start") == 4
-    assert engine.core.block_manager.usage == 0  # though the step is still under way
 
 
 def test_a_structured_answer_is_sampled_when_the_answer_so_far_is_known(tiny, delaying):

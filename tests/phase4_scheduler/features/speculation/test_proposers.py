@@ -40,10 +40,8 @@ def fail(token_ids, num_drafts):
         (fail, r"the proposer failed \(RuntimeError: no idea\): request 'request-1' goes on without"),
         (lambda t, k: [400], r"the proposer proposed 400 \(token ids are 0 to 399\)"),
         (lambda t, k: [-1], r"proposed -1 "),
-        (lambda t, k: [5, "six"], r"proposed 'six' "),
         (lambda t, k: [True], r"proposed True "),
         (lambda t, k: None, r"the proposer failed \(TypeError"),
-        (lambda t, k: [0.5], r"proposed 0.5 "),
     ],
 )
 def test_a_bad_proposer_costs_its_drafts_and_nothing_else(answer, complaint, tiny):
