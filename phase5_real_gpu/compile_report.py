@@ -16,7 +16,7 @@ from labkit.lab import Lab, run_lab
 from phase5_real_gpu.compiling import compile_cases
 from phase5_real_gpu.kernels.triton_setup import require_triton
 from phase5_real_gpu.story import compile_story as chapters
-from phase5_real_gpu.story.compile_story import FIRST, HOISTED, MAIN_CARD, NOT_CAUGHT, PLAIN, UNALIGNED
+from phase5_real_gpu.story.compile_story import FIRST, HOISTED, MAIN_CARD, NOT_CAUGHT, PLAIN
 
 
 def story(lab: Lab) -> None:
@@ -26,15 +26,13 @@ def story(lab: Lab) -> None:
         128, pages of 16 tokens.""")
     listed = chapters.requests(lab.quick)
     compiled = list(lab.progress(compile_cases(listed), "compiling", total=len(listed)))
-    engine = [c for c in compiled if not c.case.startswith(("ladder", "first")) and c.case != UNALIGNED]
+    engine = [c for c in compiled if not c.case.startswith(("ladder", "first"))]
     for_main = {c.case: c for c in compiled if c.capability == MAIN_CARD and not c.kernel.startswith("merge")}
     chapters.first_kernels(lab, [for_main[case] for case in FIRST if case in for_main])
     lab.title("The kernels of the engine")
     chapters.engine_kernels(lab, engine)
     chapters.fetching_ahead(lab, for_main[PLAIN], for_main[HOISTED])
     chapters.show_card(lab, MAIN_CARD, [c for c in compiled if c.case.startswith("ladder")])
-    if unaligned := for_main.get(UNALIGNED):
-        chapters.alignment(lab, for_main["decode"], unaligned)
     lab.title("What neither the interpreter nor the compiler can tell")
     lab.table("It needs a card", ["what", "why"], list(NOT_CAUGHT.items()))
     lab.record(compiled=[asdict(c) for c in compiled], not_caught=NOT_CAUGHT)

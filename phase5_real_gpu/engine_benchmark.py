@@ -20,7 +20,7 @@ from labkit.lab import Lab, run_lab
 from phase5_real_gpu.measuring.engine_cases import MODEL_NAMES, bench_model, default_dtype, plan_for
 from phase5_real_gpu.measuring.engine_runs import measure_model
 from phase5_real_gpu.measuring.machine_limits import open_bench
-from phase5_real_gpu.story.engine_story import beats_its_floor, check_claims, draw, show_model, show_t4
+from phase5_real_gpu.story.engine_story import check_claims, draw, show_model, show_t4
 
 
 def story(lab: Lab) -> None:
@@ -42,9 +42,6 @@ def story(lab: Lab) -> None:
     check_claims(lab, bench, plan, measured)
     for bm in measured:
         show_model(lab, bench, plan, bm)
-    if beaten := beats_its_floor(bench):
-        lab.say(f"""{len(beaten)} figures beat their bound, such as {beaten[0]}. So a ceiling was measured too low:
-            another program kept this machine busy at that moment. Close it and run again.""")
     if bench.left_out:
         lab.title("Left out")
         lab.show("\n".join(f"{what}: {why}" for what, why in bench.left_out.items()))

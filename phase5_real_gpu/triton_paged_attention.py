@@ -5,8 +5,8 @@ piece of the work: here one request, one KV head, one split of the context. A GP
 multiprocessors work on hundreds of such copies side by side, so the art is to have enough of them, and to let
 each fetch its keys and values from memory exactly once.
 
-You will see how the work of a step is handed out, that the kernels' results equal Phase 3's to the last bit
-that rounding leaves, by what rule a context is cut into splits, and the engine of Phase 4 running on them.
+You will see that the kernels' results equal Phase 3's to the last bit that rounding leaves, by what rule a context
+is cut into splits, and the engine of Phase 4 running on them.
 
 Without a GPU the kernels run in Triton's interpreter: the same lines, slowly, on the CPU, one program after the other. That
 proves formulas, masks, the walk over the tables and the merging. It shows no race between programs, and says nothing of speed.
@@ -22,7 +22,6 @@ from phase5_real_gpu.story import triton_story as chapters
 def story(lab: Lab) -> None:
     device = lab.device
     chapters.where_kernels_run(lab, device)
-    chapters.work_of_a_step(lab)
     chapters.same_numbers(lab, device)
     chapters.how_many_splits(lab)
     chapters.engine_on_kernels(lab, device)

@@ -25,11 +25,10 @@ def _empty(*shape: int, dtype: str = "int32") -> Tensor:
 
 
 def _attention(
-    dtype: str, queries: int, head_dim: int = 128, kv_dtype: str | None = None, index: str = "int32", skip: int = 0,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """q, k_cache, v_cache, block_tables, context_lens. skip: numbers of a head that lie before those in use."""
-    shape = (NUM_BLOCKS, 16, 8, skip + head_dim)
-    caches = [_empty(*shape, dtype=kv_dtype or dtype)[..., skip:] for _ in range(2)]
+    dtype: str, queries: int, head_dim: int = 128, kv_dtype: str | None = None, index: str = "int32"
+) -> tuple[Tensor, ...]:
+    """q, k_cache, v_cache, block_tables, context_lens."""
+    caches = [_empty(NUM_BLOCKS, 16, 8, head_dim, dtype=kv_dtype or dtype) for _ in range(2)]
     q = _empty(queries, 32, head_dim, dtype=dtype)
     return q, *caches, _empty(BATCH, MOST_BLOCKS, dtype=index), _empty(BATCH, dtype=index)
 
@@ -104,7 +103,6 @@ fp32: everything in float32."""
 CASES: dict[str, Callable[[str], None]] = (
     VARIANTS
     | {
-        "decode unaligned": partial(_decode, skip=1),
         "decode int64": partial(_decode, num_splits=16, index="int64"),
         "prefill int64": partial(_prefill, index="int64"),
         "write KV": _write,

@@ -25,7 +25,7 @@ FIRST = (
     "first multiply, 3 stages",
 )
 RUNGS = ("head", "packed", "tile", "hoisted", "exp2", "split")
-PLAIN, HOISTED, UNALIGNED = "ladder, tile", "ladder, hoisted", "decode unaligned"
+PLAIN, HOISTED = "ladder, tile", "ladder, hoisted"
 MAIN_CARD = 90
 
 NOT_CAUGHT = {
@@ -58,7 +58,7 @@ def requests(quick: bool) -> list[dict[str, Any]]:
         return [one(case) for case in (*FIRST, *QUICK, PLAIN, HOISTED)]
     older = [case for case in PRODUCTION if "fp8" not in case]  # no instructions for it before sm_89
     engine = [one(c, card) for card in LIMITS for c in (PRODUCTION if card >= 89 else older)]
-    return [*map(one, FIRST), *engine, one(UNALIGNED), *(one(f"ladder, {rung}") for rung in RUNGS)]
+    return [*map(one, FIRST), *engine, *(one(f"ladder, {rung}") for rung in RUNGS)]
 
 
 def matrix_instructions(c: Compiled) -> str:
@@ -173,21 +173,6 @@ hoisted     iteration i:  load ids(i+1), load keys(i) -> multiply          (ids(
         measured=[plain.buffers, hoisted.buffers],
         note=f"Fetches that may still be under way where the loop waits for keys: {under_way}. What that is worth in time, "
         "kernel_benchmark.py measures on a GPU.",
-    )
-
-
-def alignment(lab: Lab, aligned: Compiled, unaligned: Compiled) -> None:
-    lab.title("What the compiler must be told")
-    lab.say("""A launch tells the compiler which pointers and strides are multiples of 16. Here is the decode kernel
-        compiled for a cache as torch allocates it, and for one whose heads have 129 numbers, of which it reads all
-        but the first: nothing is a multiple of 16 there. So hand the kernels tensors as torch allocates them.""")
-    lab.predict(
-        claim="aot-alignment",
-        question="the second one: loads into shared memory that do not wait for the answer",
-        predicted=0,
-        measured=unaligned.async_copies,
-        note=f"The first: {aligned.async_copies}. They move 4, 8 or 16 bytes per thread, and the compiler may not assume "
-        "that two neighbouring numbers lie in one such piece.",
     )
 
 

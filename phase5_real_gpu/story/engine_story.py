@@ -157,15 +157,6 @@ def show_model(lab: Lab, bench: Bench, plan: Plan, bm: BenchModel) -> None:
     )
 
 
-def beats_its_floor(bench: Bench) -> list[str]:
-    """Figures better than arithmetic allows. Then a ceiling was measured too low, and every share is too high.
-
-    (Where memory is the limit a small model may rightly do so: its weights stay in a cache.)
-    """
-    shares = {name: m.share_of_limit or 0 for name, m in bench.found.items() if m.limit == "arithmetic"}
-    return [name for name, share in shares.items() if share > 1.05]
-
-
 def draw(bench: Bench, plan: Plan, models: Sequence[BenchModel]) -> Figure:
     """TTFT against ISL and throughput against batch, each with its bound."""
     last = models[-1]

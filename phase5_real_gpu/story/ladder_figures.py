@@ -1,4 +1,4 @@
-"""Two figures of the ladder: what each rung asks for (decode_ladder.py), and the staircase of GB/s (kernel_benchmark.py)."""
+"""Two figures of the ladder: what each rung asks for (decode_ladder.py), and the staircase of GB/s (the notebook)."""
 
 from labkit.figures import BLUE, GREY, ORANGE, TEAL, new_figure, plain_numbers
 from phase5_real_gpu.kernels.decode import tile_tokens

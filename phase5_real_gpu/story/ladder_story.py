@@ -12,10 +12,7 @@ from phase5_real_gpu.kernels.triton_setup import INTERPRETED
 from phase5_real_gpu.ladder.counted_loads import SMALL, Counted, expected, random_step, run_counted
 from phase5_real_gpu.ladder.ladder_rungs import LADDER, Rung, Shape, run_rung
 from phase5_real_gpu.measuring.kernel_cases import DECODE_B1_32K, DECODE_B64, AttentionCase, AttentionInputs
-from phase5_real_gpu.measuring.kernel_measure import floor_of
 from phase5_real_gpu.measuring.kernel_peers import Runner
-from phase5_real_gpu.measuring.measurements import Bench
-from phase5_real_gpu.story.ladder_figures import draw_staircase
 
 
 def rungs(lab: Lab) -> None:
@@ -105,28 +102,3 @@ def ladder_cases(dtype: str) -> list[AttentionCase]:
         replace(case, name=case.name.removeprefix("decode-"), dtype=dtype)
         for case in (DECODE_B64, DECODE_B1_32K)
     ]
-
-
-def show_ladder(lab: Lab, bench: Bench, figure: str) -> None:
-    """The measurements of each rung: its time, the gain over the rung before, and GB/s beside the card's."""
-    gb_s: dict[str, list[float | None]] = {}
-    for case in ladder_cases(bench.dtype):
-        rows, before, gb_s[case.name] = [], None, []
-        for number, rung in enumerate(LADDER, 1):
-            m = bench.found.get(f"ladder-{number}-{rung.name}-{case.name}")
-            us, rate, share = (
-                (m.value, m.details["gb_s"], 100 * m.share_of_limit) if m else (None, None, None)
-            )
-            rows.append([number, rung.name, us, f"{before / us:.2f}x" if before and us else "-", rate, share])
-            gb_s[case.name].append(rate)
-            before = us
-        floor = 1e6 * floor_of(case, bench.limits).seconds
-        lab.table(
-            f"{case.name}: {case.work.bytes / 1e6:,.0f} MB, {floor:,.0f} us at {bench.limits.read_gb_s:,.0f} GB/s, the card's",
-            ["rung", "", "microseconds", "gain over the last", "GB/s needed bytes", "% of the card's"],
-            rows,
-            note="Median, caches cleared before each run. decode_ladder.py says what each rung should gain.",
-        )
-    if all(any(rates) for rates in gb_s.values()):
-        fig = draw_staircase(gb_s, bench.limits.read_gb_s, bench.limits.device_name)
-        lab.figure(fig, figure)

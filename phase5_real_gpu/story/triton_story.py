@@ -1,4 +1,4 @@
-"""The story of triton_paged_attention.py: how work is handed out, the proofs, the split rule, the engine."""
+"""The story of triton_paged_attention.py: the proofs, the split rule, the engine."""
 
 import math
 import warnings
@@ -36,36 +36,6 @@ def where_kernels_run(lab: Lab, device: str) -> None:
         raise ValueError(problem)
     if HAS_TRITON and not INTERPRETED and device == "cpu":
         raise ValueError("Triton compiles for the GPU here: set TRITON_INTERPRET=1 to interpret on the CPU")
-
-
-# ---------------------------------------------------------------------- one program, one piece of work
-
-
-def work_of_a_step(lab: Lab) -> None:
-    lab.title("A step, divided into programs")
-    shape, users, context = SHAPES["llama-3-8b"], 2, 4096
-    group = shape.num_heads // shape.num_kv_heads
-    lab.say(f"""{users} users of Llama-3 8B with {context:,} tokens each decode one token. A layer has
-        {shape.num_heads} query heads, and {group} of them share each of the {shape.num_kv_heads} KV heads. One program for
-        each query head would fetch the same keys {group} times. So a program takes a KV head, and the {group} query
-        heads that share it are the rows of a small matrix. (`decode_ladder.py` counts what that saves.)""")
-    splits = choose_splits([context] * users, shape.num_kv_heads, H100_PROGRAMS, TILE)
-    programs = users * shape.num_kv_heads
-    lab.say(f"""That leaves {programs} programs, and an H100 could run {H100_PROGRAMS} at a time. So contexts are cut: here
-        into {splits.num_splits} splits of {splits.split_tokens} tokens, {programs * splits.num_splits} programs. Each finds
-        a largest score, a sum of weights and a weighted sum of values for its split; a second kernel merges them, exactly
-        as the online softmax of Phase 3 merges what it saw before with what comes next.""")
-    rows = []
-    for head, split in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        first, end = split * splits.split_tokens, (split + 1) * splits.split_tokens
-        blocks = f"{first // BLOCK} to {end // BLOCK - 1}"
-        heads = f"{head * group} to {(head + 1) * group - 1}"
-        rows.append([f"(0, {head}, {split})", 0, head, split, f"{first} to {end - 1}", blocks, heads])
-    lab.table(
-        "The first programs of that step",
-        ["program", "request", "KV head", "split", "tokens", "blocks of its table", "query heads"],
-        rows,
-    )
 
 
 # ---------------------------------------------------------------------- the proof

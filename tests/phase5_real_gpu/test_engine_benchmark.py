@@ -229,12 +229,3 @@ def test_the_story_of_a_gpu(tmp_path, capsys, flat):
     lab.figure(engine_story.draw(bench, plan, models), "engine_benchmark")
     out = capsys.readouterr().out
     assert "Llama-3-8B: 8,030M parameters" in out and max(map(len, out.splitlines())) <= 100
-
-
-def test_a_figure_that_beats_arithmetic_shows_a_ceiling_measured_too_low():
-    bench, add = small_bench(), engine_runs.add_figure
-    add(bench, "a", [1.0], "ms", Floor(1.2e-3, "arithmetic"))
-    add(bench, "b", [1.0], "ms", Floor(1.2e-3, "bandwidth"))  # a small model in a cache
-    add(bench, "c", [1.0], "ms", Floor(0.9e-3, "arithmetic"))
-    add(bench, "d", [12.0], "tok/s", Floor(1.0, "arithmetic"), tokens=10)
-    assert engine_story.beats_its_floor(bench) == ["a", "d"]

@@ -312,4 +312,4 @@ def test_the_gpu_story_in_the_interpreter(lab, monkeypatch):
     assert sdpa | others | peers | {f"sdpa-{n}" for n in sdpa} <= names
     assert all("FlashInfer" in what for what in bench.left_out), bench.left_out
     assert {"triton-vs-python", "fp8-against-bf16"} <= {p.claim for p in lab.predictions}
-    assert {f.name for f in lab.figures} == {"kernel_benchmark.png", "decode_ladder_measured.png"}
+    assert [f.name for f in lab.figures] == ["kernel_benchmark.png"]
