@@ -35,7 +35,7 @@ def story(lab: Lab) -> None:
     bench.seconds = 0.03 if lab.quick else 0.15 if device == "cuda" else 0.3
     bench.until, bench.tell = began + PEERS_UNTIL, lab.show
     bench.save = lambda bench: lab.save(**bench.results())
-    show_limits(lab, bench.limits, dtype)
+    show_limits(lab, bench.limits)
     (on_gpu if device == "cuda" else on_cpu)(lab, bench)
     lab.record(**bench.results())
 

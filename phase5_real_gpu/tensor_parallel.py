@@ -17,6 +17,7 @@ On this machine no speed is shown: two cores do not get faster by being split.
 import argparse
 
 from labkit.lab import Lab, run_lab
+from labkit.options import whole
 from phase5_real_gpu.story.experts_story import the_experts
 from phase5_real_gpu.story.parallel_story import the_ranks, the_wires
 
@@ -29,8 +30,20 @@ def story(lab: Lab) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--tensor-parallel-size", type=int, default=2, metavar="T", help="ranks that share each layer (2)")
-    add("--pipeline-parallel-size", type=int, default=2, metavar="P", help="stages that share the layers (2)")
+    add(
+        "--tensor-parallel-size",
+        type=whole(1, 1024),
+        default=2,
+        metavar="T",
+        help="ranks that share each layer (2)",
+    )
+    add(
+        "--pipeline-parallel-size",
+        type=whole(1, 1024),
+        default=2,
+        metavar="P",
+        help="stages that share the layers (2)",
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

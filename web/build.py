@@ -5,6 +5,7 @@
 3. What computes in the reader's browser is put beside them: the pieces with their data, the models with their weights.
 """
 
+import html
 import json
 import re
 import shutil
@@ -15,18 +16,25 @@ import wasmtime
 from PIL import Image
 from sphinx.cmd.build import main as sphinx
 
+from labkit.catalog import SCRIPTS
+from labkit.claims import CLAIMS, SOURCES, reference_run
 from labkit.errors import LabError
 from labkit.models import find_model
 from labkit.paths import ROOT, short
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from web.glossary import read_glossary
-from web.ledger import ledger_page
 from web.on_page import PIECES, piece_of
 from web.pieces.tokens import tokenizer_data
 from web.texts import WEB, Linker, page_of_file, read_contents, text_of
 
 FOLDER = WEB / "build"
 MODELS = ("tales", "tales-draft")
+LEDGER = """# The ledger of claims
+
+The course grew out of articles that explain LLM inference with many figures. None is repeated here unchecked. *Reproduced*: our
+measurement agrees within the tolerance that the script states. *Corrected*: it does not, and the script says why. *Differs here*:
+a time that depends on the machine. `lab claims` shows the same for your machine, once you have run the scripts.
+"""
 LANGUAGES = {".py": "python", ".js": "javascript", ".json": "json", ".yml": "yaml", ".toml": "toml"}
 
 
@@ -110,6 +118,19 @@ def glossary_page() -> str:
     for entry in entries:
         where = f" (in phase {entry.file[5]})" if firsts.count(entry.names[0]) > 1 else ""
         lines.append(f"({entry.key})=\n**{', '.join(entry.names)}**{where}: {entry.meaning}\n")
+    return "\n".join(lines)
+
+
+def ledger_page() -> str:
+    """What each source says, and what was measured here, as Markdown."""
+    run = reference_run()
+    lines = [LEDGER, f"Measured on {run['machine']}, {run['when']}.\n"]
+    lines += [f"- {letter}: {title}" for letter, title in SOURCES.items()]
+    for number, phase in enumerate(SCRIPTS, 1):
+        lines += [f"\n## Phase {number}\n", "| claim | source | verdict | measured |", "|---|---|---|---|"]
+        for claim in CLAIMS[phase]:
+            cells = (claim.says, claim.source, *run["claims"].get(claim.id, ("not measured", "")))
+            lines.append("| " + " | ".join(html.escape(cell).replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
 
 

@@ -44,12 +44,12 @@ class PieceDirective(Directive):
     def run(self) -> list[nodes.Node]:
         name = self.arguments[0]
         if name not in PIECES:
-            raise self.error(f"no piece is called {name!r}: web/on_page.py lists them")
-        label, task, piece = PIECES[name].label, PIECES[name].task, piece_of(name)
+            raise self.error(f"no piece is called {name!r}: web/on_page.py has them")
+        (title, task), piece = read_contents().pieces[name], piece_of(name)
         text = piece.fallback.replace(f" {HOW_TO_RUN}", "")
         page = (
-            f'<section class="piece" data-piece="{name}" data-module="{piece.module}" aria-label="{html.escape(label)}">'
-            f'<p class="task"><b>{html.escape(label)}</b> {set_by_click(task)}</p><div class="live"></div><details class="words" open><summary>{html.escape(label)}: in words</summary>'
+            f'<section class="piece" data-piece="{name}" data-module="{piece.module}" aria-label="{html.escape(title)}">'
+            f'<p class="task"><b>{html.escape(title)}</b> {set_by_click(task)}</p><div class="live"></div><details class="words" open><summary>{html.escape(title)}: in words</summary>'
             f"<pre>{html.escape(text)}</pre></details></section>"
         )
         return [nodes.raw("", page, format="html")]

@@ -1,12 +1,12 @@
 """Which pieces stand on the page, and what each shows before the reader touches it.
 
-A chapter says where: <!-- piece: tokens --> on a line of its own. Code hosts show nothing there.
+A chapter says where: <!-- piece: tokens --> on a line of its own. Code hosts show nothing there. contents.toml has the title and
+the task of each.
 """
 
 import json
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
 
 from labkit.models import find_model
 from labkit.paths import ROOT
@@ -37,19 +37,6 @@ from web.pieces.tokens import tokenizer_piece
 from web.texts import read_contents
 
 
-class OnPage(NamedTuple):
-    """A piece on the page.
-
-    Attributes:
-        label: its title. task: something to try, with words that set the piece (`extension.set_by_click`).
-        make: the piece, with its data and the text for readers who cannot see it.
-    """
-
-    label: str
-    task: str
-    make: Callable[[], Piece]
-
-
 @cache
 def tales() -> tuple[Transformer, BPETokenizer]:
     """The model that the page runs, in Python: what a piece shows first is computed with it."""
@@ -74,12 +61,15 @@ def journey() -> Piece:
     return journey_piece(*tales(), prompt, {s.name: s.title for s in read_contents().sections})
 
 
-def cramped_run() -> Recording:
+def cramped_engine() -> LLMEngine:
     """An engine with little room, so that everything happens within a few steps; the notebook of phase 4 has it too."""
-    engine = LLMEngine.from_pretrained(
+    return LLMEngine.from_pretrained(
         "tales", dtype="float32", device="cpu",
         max_num_seqs=3, max_num_batched_tokens=12, num_blocks=14, block_size=4, max_model_len=48,
     )  # fmt: skip
+
+
+def cramped_run() -> Recording:
     common = "Once upon a time there was a king who "
     arrivals = [
         (1, "Ann", common + "lived in a castle by the sea and", 18),
@@ -88,7 +78,7 @@ def cramped_run() -> Recording:
         (60, "Zoe", common + "slept", 6),
     ]
     return Recording.of(
-        engine,
+        cramped_engine(),
         [
             (step, name, prompt, SamplingParams(temperature=0, max_tokens=n, ignore_eos=True))
             for step, name, prompt, n in arrivals
@@ -113,111 +103,34 @@ def of_notebook(phase: str, module: str) -> Piece:
     )
 
 
-PIECES = {
-    "journey": OnPage(
-        "Follow a prompt to the next token",
-        "Change the prompt, choose another token in stage 1, or append the next token. The address then holds your prompt.",
-        journey,
+PIECES: dict[str, Callable[[], Piece]] = {
+    "journey": journey,
+    "tokens": lambda: tokenizer_piece(tales()[1]),
+    "embedding": lambda: embedding_piece(load_embeddings(find_model("tales"))),
+    "rotary": rotary_piece,
+    "head": head,
+    "attention": attention,
+    "lens": lambda: lens_piece(*tales()),
+    "drawers": lambda: drawers_piece(*tales()),
+    "sampling": lambda: sampling_piece(*tales()),
+    "decoding": lambda: decoding_piece(Decoding.of(*tales(), "Once upon a time there was", new_tokens=16)),
+    "roofline": roofline_piece,
+    "bits": lambda: of_notebook("phase2_attention_kvcache", "bits"),
+    "splits": splits_piece,
+    "cards": cards_piece,
+    "batching": batching_piece,
+    "blocks": lambda: allocator_piece(caching=False, operations=[("add", 0, 11), ("add", 0, 6)]),
+    "allocator": lambda: allocator_piece(operations=[("add", 8, 3), ("add", 8, 2), ("add", 0, 5)]),
+    "chunks": chunks_piece,
+    "speculation": lambda: speculation_piece(
+        tales()[0], Transformer.from_pretrained("tales-draft"), tales()[1]
     ),
-    "tokens": OnPage(
-        "Type into a tokenizer",
-        "Write [grandmother]{text=grandmother}, then [the same word after a space]{text= grandmother}: how many tokens is each? Then remove [all merges]{merges=0}.",
-        lambda: tokenizer_piece(tales()[1]),
-    ),
-    "embedding": OnPage(
-        "A map of your words",
-        "Which words are close to each other among [king queen bread milk forest tree]{words=king queen bread milk forest tree}?",
-        lambda: embedding_piece(load_embeddings(find_model("tales"))),
-    ),
-    "rotary": OnPage(
-        "Turn a query and a key",
-        "Move [both by 1,000]{!far}: every dial turns, and the score stays. Why?",
-        rotary_piece,
-    ),
-    "head": OnPage(
-        "One head, number by number",
-        "Let [the first word]{who looks=0} attend: which weight does it give, and why? Then follow the numbers of [the model]{whose numbers=model}.",
-        head,
-    ),
-    "attention": OnPage(
-        "Which token attends to which",
-        "Of [layer 4, head 2]{layer=3; head=1} and [layer 4, head 4]{layer=3; head=3} one attends to the first token and one to tokens close by. Which is which?",
-        attention,
-    ),
-    "lens": OnPage(
-        "The answer, layer by layer",
-        "After which layer does the answer lead after [Once upon a]{text=Once upon a}? Is it most certain after the last layer?",
-        lambda: lens_piece(*tales()),
-    ),
-    "drawers": OnPage(
-        "Open the drawers of the MLP",
-        "How many drawers are open in [layer 1]{layer=0}, and how many in [layer 6]{layer=5}?",
-        lambda: drawers_piece(*tales()),
-    ),
-    "sampling": OnPage(
-        "Change the sampling parameters",
-        "At [temperature 2]{temperature=2; min_p=0} every token is possible. How many are left with [min_p 0.1]{temperature=2; min_p=0.1}?",
-        lambda: sampling_piece(*tales()),
-    ),
-    "decoding": OnPage(
-        "Write a text with a cache and without",
-        "Go to the [last step]{step=15}: how many tokens has the loop without a cache computed altogether?",
-        lambda: decoding_piece(Decoding.of(*tales(), "Once upon a time there was", new_tokens=16)),
-    ),
-    "roofline": OnPage(
-        "Change the batch size",
-        "With [64 tokens each]{tokens each=0; users=511} 512 users make arithmetic the limit. Does it stay so with [512 tokens each]{tokens each=3; users=511}?",
-        roofline_piece,
-    ),
-    "bits": OnPage(
-        "Change the number of bits",
-        "Which loses less: [4 bits with a scale for a row]{bits=2; a scale for=0}, or [3 bits with a scale for 32 weights]{bits=1; a scale for=32}?",
-        lambda: of_notebook("phase2_attention_kvcache", "bits"),
-    ),
-    "splits": OnPage(
-        "Fill a card with programs",
-        "One user with 32,768 tokens: how much of the card works [without splits]{users=0; tokens=7; cut=off}, and how much [with them]{cut=on}?",
-        splits_piece,
-    ),
-    "cards": OnPage(
-        "Share a model",
-        "On [8 cards with PCIe]{cards=3; wire=PCIe}, which takes longer: reading, or the wire and its fixed delays? And with [NVLink]{cards=3; wire=NVLink}?",
-        cards_piece,
-    ),
-    "batching": OnPage(
-        "Fill the batch",
-        "For which answers does continuous batching gain nothing? Try [equal lengths]{tokens of each answer=20 20 20 20 20 20} and [one long answer in each batch]{tokens of each answer=40 2 2 40 2 2 40 2 2}.",
-        batching_piece,
-    ),
-    "blocks": OnPage(
-        "Give tokens blocks",
-        "[Add a token]{!append A} to request A, and once more: when does it take a new block? Then [free it]{!free A}: where in the free list do its blocks go?",
-        lambda: allocator_piece(caching=False, operations=[("add", 0, 11), ("add", 0, 6)]),
-    ),
-    "allocator": OnPage(
-        "Allocate and free blocks",
-        "[Add the common prompt again]{shared tokens=8; own tokens=3; !add}: which of its blocks are new? Then free all requests and add it once more.",
-        lambda: allocator_piece(operations=[("add", 8, 3), ("add", 8, 2), ("add", 0, 5)]),
-    ),
-    "chunks": OnPage(
-        "One long prompt among short steps",
-        "Set the budget to [192 tokens]{tokens a step (the budget)=0}: the longest wait shrinks. What does the prompt pay for it?",
-        chunks_piece,
-    ),
-    "speculation": OnPage(
-        "Let a small model guess",
-        "Which number of drafts, [1]{drafts a step=1} or [8]{drafts a step=8}, needs fewer steps of the large model, and which wastes more drafts?",
-        lambda: speculation_piece(tales()[0], Transformer.from_pretrained("tales-draft"), tales()[1]),
-    ),
-    "replay": OnPage(
-        "Watch an engine",
-        "Go to the [next step in which a request waits]{!next wait}. Which request waits, and what is missing?",
-        lambda: replay_piece(cramped_run()),
-    ),
+    "replay": lambda: replay_piece(cramped_run()),
 }
+"""By name, what makes a piece: its data, and the text for readers who cannot see it."""
 
 
 @cache
 def piece_of(name: str) -> Piece:
     """A piece of the page, made once."""
-    return PIECES[name].make()
+    return PIECES[name]()

@@ -28,10 +28,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Contents:
-    """contents.toml, read. taken: the section of each chapter."""
+    """contents.toml, read. pieces: the title and the task of each. taken: the section of each chapter."""
 
     sections: tuple[Section, ...]
     ambiguous: frozenset[str]
+    pieces: dict[str, tuple[str, str]]
     taken: dict[str, Section] = field(default_factory=dict)
 
 
@@ -48,6 +49,7 @@ def read_contents(path: Path = WEB / "contents.toml") -> Contents:
             for number, entry in enumerate(table["section"], 1)
         ),
         frozenset(table["ambiguous"]),
+        {name: (piece["title"], piece["task"]) for name, piece in table.get("piece", {}).items()},
     )
     for section in contents.sections:
         for file in section.texts:

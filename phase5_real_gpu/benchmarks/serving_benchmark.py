@@ -27,23 +27,23 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from labkit.lab import Lab, run_lab
 from labkit.models import find_model
 from labkit.options import whole
-from phase1_tokens_embeddings.weights import SHAPES, ModelShape
+from phase1_tokens_embeddings.weights import SHAPES
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
 from phase4_scheduler.engine import LLMEngine
 from phase5_real_gpu.benchmarks.vllm_process import Worker, find_vllm
-from phase5_real_gpu.measuring.engine_cases import Workload, equal_workload
-from phase5_real_gpu.measuring.engine_peers import hf_config, quiet_transformers
+from phase5_real_gpu.measuring.engine_cases import Workload, equal_workload, mixed_workload
+from phase5_real_gpu.measuring.engine_peers import random_transformers
 from phase5_real_gpu.measuring.engine_runs import serve
 
 # Token ids only and greedy, so that every engine does equal work.
@@ -60,15 +60,6 @@ Timed = Callable[[Workload], float]
 """Serves a workload with an empty prefix cache, and says how many seconds that took."""
 
 
-def mixed(count: int = 64, low: int = 16, high: int = 256) -> Workload:
-    """Prompts and answers of any length between `low` and `high`: what people send."""
-    rng = random.Random(1)
-    return [
-        ([rng.randint(1, VOCAB) for _ in range(rng.randint(low, high))], rng.randint(low, high))
-        for _ in range(count)
-    ]
-
-
 def shared_prefix(count: int = 64, prefix: int = 256, tail: int = 16, osl: int = 32) -> Workload:
     """One system prompt, many users."""
     rng = random.Random(1)
@@ -78,7 +69,7 @@ def shared_prefix(count: int = 64, prefix: int = 256, tail: int = 16, osl: int =
 
 WORKLOADS = {
     **{f"batch{n}": partial(equal_workload, n, 20, 50, VOCAB) for n in (1, 4, 16, 64)},
-    "mixed64": mixed,
+    "mixed64": partial(mixed_workload, 64, 16, 256, VOCAB),
     "prefix64": shared_prefix,
 }
 
@@ -86,9 +77,10 @@ WORKLOADS = {
 def story(lab: Lab) -> None:
     args, args.device = lab.args, lab.device
     find_vllm(args.vllm_python)
-    quiet_transformers()
     with tempfile.TemporaryDirectory() as checkpoint, ExitStack() as stack:
-        write_random_model(SHAPES[args.shape], checkpoint, args.dtype)
+        shape = SHAPES[args.shape]
+        shape = replace(shape, max_context=min(CONTEXT, shape.max_context))
+        random_transformers(shape, args.dtype, "cpu").save_pretrained(checkpoint)
         engines, formats = start_engines(args, Path(checkpoint), stack)
         seconds = {
             name: race(engines, args.rounds, WORKLOADS[name](), args.device == "cuda")
@@ -111,12 +103,6 @@ def story(lab: Lab) -> None:
              for workload, pairs in found.items()],
         )  # fmt: skip
     lab.record(seconds=seconds, output_tokens=tokens, ratios=found)
-
-
-def write_random_model(shape: ModelShape, folder: str, dtype: str) -> None:
-    """A checkpoint of this shape, but for a context that is no longer than needed."""
-    config = hf_config(shape, min(CONTEXT, shape.max_context))
-    AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).save_pretrained(folder)
 
 
 def start_engines(

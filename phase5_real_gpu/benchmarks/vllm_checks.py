@@ -1,7 +1,7 @@
 """Comparing two engines' answers and schedules, and recording those of ours. Nothing here needs vLLM."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from itertools import zip_longest
 from random import Random
 from typing import Any, NamedTuple
 
@@ -9,56 +9,22 @@ from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
 
 Record = dict[str, Any]
-"""An answer, {"token_ids": [...], "top": at each place the best tokens as [id, log probability]}, or a step of a schedule."""
+"""A step of a schedule, or a request."""
 
 
 class Difference(NamedTuple):
-    """The first place at which two answers part.
-
-    Attributes:
-        tokens: ours and theirs; None where one of them had ended.
-        gap: how much likelier an engine finds its own token than the other's, in log probability: the larger
-            of both engines' gaps. None if one of them does not have the other's token among its best two.
-    """
+    """The first place at which two answers part. tokens: ours and theirs; None where one of them had ended."""
 
     request: int
     place: int
     tokens: tuple[int | None, int | None]
-    gap: float | None
 
 
-@dataclass
-class TokenComparison:
-    """Answers side by side. A tie is a difference whose gap is so small that rounding decides."""
-
-    equal_tokens: int = 0
-    ties: list[Difference] = field(default_factory=list)
-    differences: list[Difference] = field(default_factory=list)
-
-
-def compare_tokens(ours: Sequence[Record], theirs: Sequence[Record], tie: float) -> TokenComparison:
-    """Compare answers token by token, each up to the first difference: after it, they answer different texts.
-
-    Args:
-        tie: largest gap that counts as none: two ways of adding up may order such tokens differently.
-    """
-    result = TokenComparison()
-    for request, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-        ids = [*a["token_ids"], None], [*b["token_ids"], None]
-        place = next((i for i, (x, y) in enumerate(zip(*ids)) if x != y), len(a["token_ids"]))
-        result.equal_tokens += place
-        mine, other = ids[0][place], ids[1][place]
-        if mine != other:
-            gaps = [_gap(a, place, mine, other), _gap(b, place, other, mine)]
-            gap = None if None in gaps else max(gaps)
-            found = Difference(request, place, (mine, other), gap)
-            (result.ties if gap is not None and gap <= tie else result.differences).append(found)
-    return result
-
-
-def _gap(answer: Record, place: int, chosen: int | None, other: int | None) -> float | None:
-    best = dict(map(tuple, answer["top"][place])) if place < len(answer["top"]) else {}
-    return best[chosen] - best[other] if chosen in best and other in best else None
+def compare_tokens(ours: Sequence[list[int]], theirs: Sequence[list[int]]) -> list[Difference]:
+    """Compare answers token by token, each up to the first difference: after it, they answer different texts."""
+    pairs = [zip_longest(a, b) for a, b in zip(ours, theirs, strict=True)]
+    firsts = [next(((i, p) for i, p in enumerate(tokens) if p[0] != p[1]), None) for tokens in pairs]
+    return [Difference(request, *first) for request, first in enumerate(firsts) if first]
 
 
 class ScheduleDifference(NamedTuple):
@@ -86,15 +52,12 @@ def compare_schedules(ours: Sequence[Record], theirs: Sequence[Record]) -> Sched
 
 def our_answers(
     engine: LLMEngine, prompts: list[list[int]], max_tokens: int, stop_token_ids: list[int]
-) -> list[Record]:
+) -> list[list[int]]:
     """As the worker's "generate"."""
     params = SamplingParams(
-        temperature=0, max_tokens=max_tokens, stop_token_ids=stop_token_ids, ignore_eos=True, logprobs=2
+        temperature=0, max_tokens=max_tokens, stop_token_ids=stop_token_ids, ignore_eos=True
     )
-    return [
-        {"token_ids": o.token_ids, "top": [list(map(list, place.items())) for place in o.logprobs]}
-        for o in engine.generate(prompts, params)
-    ]
+    return [output.token_ids for output in engine.generate(prompts, params)]
 
 
 def our_schedule(engine: LLMEngine, requests: list[Record]) -> tuple[list[Record], list[list[int]]]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from phase5_real_gpu.comparing.causes import Finding, find_causes
 from phase5_real_gpu.comparing.report_facts import ratio_of_shares, same_device
-from phase5_real_gpu.measuring.measurements import Measurement
+from phase5_real_gpu.measuring.measurements import Limits, Measurement
 from phase5_real_gpu.measuring.reference_files import Reference
 
 Verdict = Literal[
@@ -131,24 +131,16 @@ def _kind(report: Reference) -> str:
 
 
 def imagine(machine: Reference, factor: float) -> Reference:
-    """The same machine with everything `factor` times as slow: memory, arithmetic and launches."""
+    """The same machine with everything `factor` times as slow: each figure, and what its limits allow."""
 
     def slower(m: Measurement) -> Measurement:
         times = factor if m.better == "lower" else 1 / factor
         return replace(m, value=m.value * times, floor=m.floor and m.floor * times)
 
-    old = machine.limits
-    rates = {name: value and value / factor for name, value in vars(old).items() if name.endswith("gb_s")}
-    limits = replace(
-        old,
-        **rates,
-        matmul_tflops={dtype: rate / factor for dtype, rate in old.matmul_tflops.items()},
-        launch_us=old.launch_us and old.launch_us * factor,
-    )
     return replace(
         machine,
         name=f"{machine.name}-slower",
         environment={"cpu": f"imagined, {factor:g} times as slow", "gpu": None},
-        limits=limits,
+        limits=Limits(),
         measurements=tuple(slower(m) for m in machine.measurements),
     )

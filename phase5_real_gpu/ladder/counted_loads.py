@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from phase3_paged_attention.paging.paged_attention import paged_attention_vectorised
-from phase5_real_gpu.ladder.ladder_rungs import Rung, Shape, run_rung
+from phase5_real_gpu.ladder.ladder_rungs import Shape
 
 SMALL = Shape([70, 0, 129], num_heads=8, num_kv_heads=2, head_dim=32, block_size=16, itemsize=4)
 OUTSIDE = 2**30  # a block far behind every pool
@@ -98,10 +98,3 @@ def count_loads(**tensors: Tensor) -> Iterator[Counted]:
 def _span(tensor: Tensor) -> int:
     """Numbers from a tensor's first to its last, both counted."""
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-
-
-def run_counted(rung: Rung, step: tuple[Tensor, ...]) -> tuple[Tensor, Counted]:
-    _, k_cache, v_cache, tables, _ = step
-    with count_loads(keys=k_cache, values=v_cache, page_ids=tables) as counted:
-        out = run_rung(rung, *step)
-    return out, counted

@@ -9,21 +9,13 @@ from phase1_tokens_embeddings.weights import ModelShape
 from phase5_real_gpu.measuring.engine_cases import Workload
 
 
-def quiet_transformers() -> None:
-    """Only errors, no progress bars: the tables are ours."""
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-
-
-def hf_config(shape: ModelShape, max_context: int | None = None) -> Any:
+def hf_config(shape: ModelShape) -> Any:
     """A shape in transformers' form. No token ends a text: every answer has the length asked for."""
     from transformers import AutoConfig
 
     config = AutoConfig.for_model(
         shape.family, vocab_size=shape.vocab_size, hidden_size=shape.d_model, num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.num_heads, max_position_embeddings=max_context or shape.max_context,
+        num_attention_heads=shape.num_heads, max_position_embeddings=shape.max_context,
         tie_word_embeddings=shape.tied, bos_token_id=0, eos_token_id=0, pad_token_id=0,
     )  # fmt: skip
     if shape.family == "gpt2":
@@ -37,8 +29,10 @@ def hf_config(shape: ModelShape, max_context: int | None = None) -> Any:
 def random_transformers(shape: ModelShape, dtype: str, device: str) -> Any:
     """A model of transformers with random weights."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
-    quiet_transformers()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()  # the tables are ours
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(hf_config(shape), dtype=getattr(torch, dtype))
     return model.requires_grad_(False).eval()

@@ -18,12 +18,6 @@ from phase5_real_gpu.ladder.counted_loads import random_step
 from phase5_real_gpu.ladder.ladder_rungs import Shape
 from phase5_real_gpu.measuring.measurements import NotHere
 
-DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float8_e4m3fn": torch.float8_e4m3fn,
-}
 # Largest relative error of a head's output. Rounding gives about 0.003 in bfloat16; one token too few among
 # thousands shows as more than 0.02 in the head that looked at it most.
 LARGEST_ERROR = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 2e-2}
@@ -65,7 +59,7 @@ class AttentionCase:
 
     @property
     def cache_dtype(self) -> torch.dtype:
-        return DTYPES[self.kv_dtype or self.dtype]
+        return getattr(torch, self.kv_dtype or self.dtype)
 
     @property
     def work(self) -> Work:
@@ -80,7 +74,7 @@ class AttentionCase:
             for n, c in zip(self.query_lens, self.context_lens)
         )
         kv = 2 * sum(self.context_lens) * h.num_kv_heads * h.head_dim * self.cache_dtype.itemsize
-        q_and_out = 2 * sum(self.query_lens) * h.num_heads * h.head_dim * DTYPES[self.dtype].itemsize
+        q_and_out = 2 * sum(self.query_lens) * h.num_heads * h.head_dim * getattr(torch, self.dtype).itemsize
         tables = 4 * sum(-(-c // h.block_size) for c in self.context_lens)
         return Work(4 * h.num_heads * h.head_dim * pairs, kv + q_and_out + tables)
 
@@ -98,7 +92,7 @@ class WriteCase:
     @property
     def work(self) -> Work:
         numbers = 2 * self.tokens * self.heads.num_kv_heads * self.heads.head_dim
-        return Work(0, 2 * numbers * DTYPES[self.dtype].itemsize + 8 * self.tokens)
+        return Work(0, 2 * numbers * getattr(torch, self.dtype).itemsize + 8 * self.tokens)
 
 
 @dataclass(frozen=True)
@@ -116,7 +110,7 @@ class GemmCase:
     @property
     def work(self) -> Work:
         """Weights, inputs and results once; int4: codes of half a byte, and 3 bytes of scale and zero point for each 32."""
-        itemsize = DTYPES[self.dtype].itemsize
+        itemsize = getattr(torch, self.dtype).itemsize
         of_weight = 0.5 + 3 / 32 if self.kind else itemsize
         moved = self.rows * (self.inputs + self.outputs) * itemsize
         return Work(
@@ -206,7 +200,9 @@ class AttentionInputs:
 def make_inputs(case: AttentionCase, device: str, seed: int = 0) -> AttentionInputs:
     """Random data (zeros would cost a GPU less power, and make it faster than it is)."""
     shape = Shape(case.context_lens, *case.heads)
-    q, k_cache, v_cache, tables, lens = random_step(shape, DTYPES[case.dtype], device, seed, case.query_lens)
+    q, k_cache, v_cache, tables, lens = random_step(
+        shape, getattr(torch, case.dtype), device, seed, case.query_lens
+    )
     caches = (cache.to(case.cache_dtype) for cache in (k_cache, v_cache))
     starts = torch.tensor([0, *case.query_lens]).cumsum(0).to(device, torch.int32)
     return AttentionInputs(case, q, *caches, tables, lens, starts)

@@ -11,7 +11,6 @@ from phase2_attention_kvcache.quantization.quantized_formats import FORMATS
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedWeight
 from phase5_real_gpu.fused import quantized_gemm
 from phase5_real_gpu.measuring.kernel_cases import (
-    DTYPES,
     AttentionCase,
     AttentionInputs,
     GemmCase,
@@ -90,7 +89,7 @@ def measure_write(
     Raises:
         WrongAnswer: a slot holds a wrong number.
     """
-    h, dtype, device = case.heads, DTYPES[case.dtype], bench.device
+    h, dtype, device = case.heads, getattr(torch, case.dtype), bench.device
     torch.manual_seed(0)
     blocks = 1 + torch.randperm(2 * -(-case.tokens // h.block_size))  # half of them stay free
     places = torch.arange(case.tokens)
@@ -124,7 +123,7 @@ def measure_gemm(bench: Bench, case: GemmCase, title: str, layers: int) -> Measu
     dense = torch.randn(case.outputs, case.inputs)
     planes = QuantizedWeight.of(dense, case.kind or "int4").planes
     weight = FORMATS[case.kind or "int4"].dequantize(planes).to(bench.device)
-    x = torch.randn(case.rows, case.inputs).to(bench.device, DTYPES[case.dtype])
+    x = torch.randn(case.rows, case.inputs).to(bench.device, getattr(torch, case.dtype))
     expected = x.float() @ weight.float().t()
     if case.kind:
         given = [[plane.to(bench.device, copy=True) for plane in planes.values()] for _ in range(layers)]

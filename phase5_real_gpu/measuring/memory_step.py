@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from phase1_tokens_embeddings.weights import ModelShape, kv_per_token
+from phase2_attention_kvcache.measuring.roofline import work_of_batch
 
 GB = 10**9
 
@@ -12,7 +13,7 @@ class StepBytes:
     """Bytes that one decode step moves: one new token for each of `users` users.
 
     Attributes:
-        weights: read once for all users together.
+        weights: matrices, read once for all users together. Norms and biases are next to nothing, and left out.
         kv: keys and values of all users, read once; the new ones, written.
         activations: vectors between the operations, each written once and read once. They are small, so
             they stay in a cache.
@@ -29,13 +30,6 @@ class StepBytes:
     def seconds(self, gb_s: float) -> float:
         """The shortest time of the step at this bandwidth."""
         return self.from_memory / (gb_s * GB)
-
-
-def weights_read(shape: ModelShape) -> int:
-    """Parameters that a step reads. Of an embedding table a token needs one row, unless the table is the
-    output head as well (`tied`): then all of it is read for the scores. Of positions, one row."""
-    parts = shape.parameters_by_part()
-    return shape.num_parameters - parts.get("positions", 0) - (0 if shape.tied else parts["embedding"])
 
 
 def numbers_between(shape: ModelShape) -> int:
@@ -61,6 +55,7 @@ def step_bytes(shape: ModelShape, users: int, context: int, bytes_per_number: in
         raise ValueError(
             f"{users} users with {context:,} tokens: {shape.name} takes 1 user or more, 1 to {shape.max_context:,} tokens"
         )
-    kv = users * context * kv_per_token(shape, bytes_per_number)
+    kv = kv_per_token(shape, bytes_per_number)
+    weights = int(work_of_batch(shape, [(0, 1)], bytes_per_number).bytes) - kv
     between = 2 * users * numbers_between(shape) * bytes_per_number
-    return StepBytes(weights_read(shape) * bytes_per_number, kv, between)
+    return StepBytes(weights, users * context * kv, between)

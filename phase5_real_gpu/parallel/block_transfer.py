@@ -9,26 +9,11 @@ Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl; Gray and Cheriton, "L
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 BlockPair = tuple[int, int]  # (block of the other side, own block)
-
-
-def runs(pairs: Sequence[BlockPair], longest: int = 16) -> Iterator[tuple[int, int, int]]:
-    """(their first block, own first block, number) of blocks that lie side by side on both sides: one copy each.
-
-    >>> list(runs([(7, 1), (8, 2), (9, 3), (2, 4)]))
-    [(7, 1, 3), (2, 4, 1)]
-    """
-    first = 0
-    for i in range(1, len(pairs) + 1):
-        theirs, own = pairs[first]
-        n = i - first
-        if i == len(pairs) or n == longest or pairs[i] != (theirs + n, own + n):
-            yield theirs, own, n
-            first = i
 
 
 def copy_blocks(
@@ -47,10 +32,8 @@ def copy_blocks(
     Returns:
         own blocks that do not hold what they should: all from the first copy on that ended too late.
     """
-    copied = 0
-    for theirs, own, n in runs(pairs):
-        target[:, :, own : own + n].copy_(source[:, :, theirs : theirs + n])
+    for copied, (theirs, own) in enumerate(pairs):
+        target[:, :, own].copy_(source[:, :, theirs])
         if clock() >= lease_until:
-            break
-        copied += n
-    return {own for _, own in pairs[copied:]}
+            return {own for _, own in pairs[copied:]}
+    return set()

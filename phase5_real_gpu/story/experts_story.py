@@ -25,7 +25,6 @@ MIXTURE = dict(
     num_hidden_layers=2, head_dim=8, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=24, norm_topk_prob=True,
 )  # fmt: skip
 NUM_BLOCKS, USERS, PROMPT = 260, 64, 8
-WAYS = {False: "slices", True: "whole ones"}
 SHARED_BY = (2, 4, 8)
 GROUPS = (1, 2, 4, 8, 16, 32, 64)  # users that decode together
 
@@ -45,27 +44,31 @@ def the_experts(lab: Lab) -> None:
         prompts = lab.rng().integers(0, config.vocab_size, (USERS, PROMPT)).tolist()
         chosen = record_choices(model)
         expected, steps = answers(engine_alone(model, NUM_BLOCKS), prompts, params)
-        equal = 0
-        rows = []
-        for whole_experts in WAYS:
+        equal, weights, nbytes = 0, [], []
+        for whole_experts in (False, True):
             executor = MultiprocExecutor(folder, DTYPE, lab.device, RANKS, 1, whole_experts)
             engine_config = EngineConfig(num_blocks=NUM_BLOCKS)
             engine = LLMEngine(executor.model, None, engine_config, executor=executor)
             executor.traffic()  # from here on it counts
             found, _ = answers(engine, prompts, params)
             equal += sum(a == b for one, many in zip(expected, found) for a, b in zip(one, many))
-            calls, nbytes = executor.traffic()[0]["all_reduce"]
-            place = Place(0, RANKS, 1, whole_experts)
-            rows.append([
-                WAYS[whole_experts], len(place.experts(config.num_experts)), f"{len(place.inner(config))} of {config.d_ff} numbers",
-                executor.facts[0].weight_bytes, calls / len(steps), nbytes,
-            ])  # fmt: skip
+            weights.append(executor.facts[0].weight_bytes)
+            nbytes.append(executor.traffic()[0]["all_reduce"][1])
             executor.shutdown()
-    total = len(WAYS) * sum(map(len, expected))
+    total = 2 * sum(map(len, expected))
     lab.predict(
-        "expert-tokens", f"of {total:,} greedy tokens, {len(WAYS)} ways, how many are the same as from one process", total, equal
+        "expert-tokens", f"of {total:,} greedy tokens, in both ways, how many are the same as from one process", total, equal
     )  # fmt: skip
-    what_it_costs(lab, config, steps, rows)
+    formula = sum(step_traffic(config, n, 1, RANKS, 1, NUMBER_BYTES)["all_reduce"].nbytes for n in steps)
+    lab.predict(
+        "expert-bytes", "do the bytes of the all-reduces equal the dense model's formula, both ways", [formula] * 2, nbytes,
+        note="What crosses is a sum of vectors, and it does not matter how many experts have added to it.",
+    )  # fmt: skip
+    lab.predict(
+        "expert-weights", "half of the experts whole, against half of each expert: how many times the weights",
+        1.0, weights[1] / weights[0],
+        note="Memory and communication are the same in both ways. The shapes of the matrices differ, and the work of each rank.",
+    )  # fmt: skip
     who_has_the_work(lab, config, chosen)
 
 
@@ -80,32 +83,6 @@ def record_choices(model: Transformer) -> list[Tensor]:
     for block in model.blocks:
         block.mlp.router.register_forward_hook(note)
     return chosen
-
-
-def what_it_costs(lab: Lab, config: ModelConfig, steps: Sequence[int], rows: Sequence[Sequence]) -> None:
-    """Weights and bytes of both ways, against the formulas."""
-    sliced, dealt_out = rows
-    lab.predict(
-        "expert-all-reduce", "experts dealt out: how many all-reduces does a layer need, with 8 experts per token",
-        2, (dealt_out[4] - 1) / config.num_layers,
-        note="As many as a layer with one MLP. What crosses is a sum of vectors, and it does not matter how many experts have added to it.",
-    )  # fmt: skip
-    formula = sum(step_traffic(config, n, 1, RANKS, 1, NUMBER_BYTES)["all_reduce"].nbytes for n in steps)
-    lab.predict(
-        "expert-bytes",
-        "do the bytes equal the dense model's formula, both ways",
-        [formula] * 2,
-        [row[5] for row in rows],
-    )
-    lab.predict(
-        "expert-weights", f"{dealt_out[1]} whole experts against a slice of {sliced[1]}: how many times the weights",
-        1.0, dealt_out[3] / sliced[3],
-    )  # fmt: skip
-    lab.table(
-        f"Rank 0 of {RANKS}",
-        ["a rank holds", "experts", "of each", "weights, bytes", "sums per step", "their bytes"], rows,
-        note="Memory and communication are the same in both ways. The shapes of the matrices differ, and the work of each rank.",
-    )  # fmt: skip
 
 
 def who_has_the_work(lab: Lab, config: ModelConfig, chosen: Sequence[Tensor]) -> None:

@@ -32,17 +32,10 @@ GEMMS = (
 Job = Callable[[], object]
 
 
-def show_limits(lab: Lab, limits: Limits, dtype: str) -> None:
-    rate = limits.matmul_tflops[dtype]
-    rows = [
-        ["read memory", limits.read_gb_s, "GB/s"],
-        ["copy memory (read + written)", limits.copy_gb_s, "GB/s"],
-        [f"large matrix multiplication, {dtype}", rate, "TFLOP/s"],
-        ["start an operation on one number", limits.launch_us, "us"],
-    ]
-    if limits.h2d_gb_s:
-        rows.append(["main memory to GPU (pinned)", limits.h2d_gb_s, "GB/s"])
-    lab.table(limits.device_name, ["ceiling", "value", "unit"], rows)
+def show_limits(lab: Lab, limits: Limits) -> None:
+    rows = [[m.name, m.value, m.unit] for m in limits.measurements()]
+    note = "copy-bandwidth: read and written bytes. launch: an operation on one number. h2d, d2h: pinned main memory to the GPU, and back."
+    lab.table(limits.device_name, ["ceiling", "value", "unit"], rows, note=note)
 
 
 def show_results(lab: Lab, bench: Bench) -> None:

@@ -1,5 +1,6 @@
 """The chapters of the story of the decode ladder."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from textwrap import fill
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from labkit.lab import Lab
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED
-from phase5_real_gpu.ladder.counted_loads import SMALL, Counted, expected, random_step, run_counted
+from phase5_real_gpu.ladder.counted_loads import SMALL, Counted, count_loads, expected, random_step
 from phase5_real_gpu.ladder.ladder_rungs import LADDER, Rung, Shape, run_rung
 from phase5_real_gpu.measuring.kernel_cases import DECODE_B1_32K, DECODE_B64, AttentionCase, AttentionInputs
 from phase5_real_gpu.measuring.kernel_peers import Runner
@@ -33,12 +34,12 @@ def same_answer(lab: Lab, device: str) -> None:
         {shape.block_size}, {shape.num_heads} query heads on {shape.num_kv_heads} KV heads, so
         {shape.num_heads // shape.num_kv_heads} share one. What no request owns is poisoned: empty slots are NaN, and
         table entries behind a request's last page point far outside the pool.""")
-    if INTERPRETED:
-        results = [run_counted(rung, step) for rung in lab.progress(LADDER, "interpreting seven kernels")]
-    else:
-        results = [(run_rung(rung, *step), None) for rung in LADDER]
-    right = expected(step)
-    off = [float((out.double().cpu() - right).abs().max()) for out, _ in results]
+    right, off, results = expected(step), [], []
+    for rung in lab.progress(LADDER, "interpreting seven kernels" if INTERPRETED else "seven kernels"):
+        with count_loads(keys=step[1], values=step[2]) if INTERPRETED else nullcontext() as seen:
+            out = run_rung(rung, *step)
+        results.append(seen)
+        off.append(float((out.double().cpu() - right).abs().max()))
     limit = 1e-5 if dtype == torch.float32 else 5e-3
     lab.predict(
         claim="ladder-same-answer",
@@ -52,7 +53,7 @@ def same_answer(lab: Lab, device: str) -> None:
     rows = [[i, r.name, w.programs, w.turns, w.kv_bytes / shape.kv_bytes, w.page_ids, d]
             for i, (r, w, d) in enumerate(zip(LADDER, work, off), 1)]  # fmt: skip
     if INTERPRETED:
-        counted(lab, shape, [c for _, c in results])
+        counted(lab, shape, results)
     lab.table(
         "What each rung requests",
         ["rung", "", "programs", "iterations, longest", "bytes / bytes needed", "page ids", "difference"],

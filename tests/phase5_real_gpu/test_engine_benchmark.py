@@ -111,12 +111,6 @@ def test_every_figure_gets_its_name_and_its_tokens_and_is_saved():
     alone = bench.found["itl-small-b1"].details
     assert alone["fixed_ms"] > 0 and alone["prefill_steps"] == 0 and len(alone["seconds"]) == 4
 
-    again = small_bench(found={n: m for n, m in bench.found.items() if n != "throughput-small-b3"})
-    engine_runs.measure_model(again, SMALL, SMALL_MODEL)  # goes on: only what is missing is measured
-    assert set(again.found) == set(bench.found)
-    kept = set(bench.found) - {"throughput-small-b3", "itl-small-b3"}
-    assert all(again.found[name] == bench.found[name] for name in kept)
-
 
 def test_static_batches_write_the_tokens_of_single_requests():
     """Padding changes no answer, and each is cut to its own length."""

@@ -3,16 +3,13 @@
 import re
 
 import pytest
+from PIL import Image
 
 from labkit.errors import LabError
 from web.build import run_sphinx
 from web.texts import Contents, Section, read_contents
 
 GOOD = "# Tokens\n\nA **token** is a piece of text: $B = 16$, not $2.90 of $3.\n\n![what one sees](/copies/a.png)\n\n```{piece} tokens\n```\n"
-PNG = bytes.fromhex(
-    "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
-    "1f15c4890000000d49444154789c6360606060000000050001a5f645400000000049454e44ae426082"
-)
 
 
 @pytest.fixture
@@ -22,7 +19,7 @@ def source(tmp_path):
     def write(text: str):
         folder = tmp_path / "source"
         (folder / "copies").mkdir(parents=True)
-        (folder / "copies" / "a.png").write_bytes(PNG)
+        Image.new("L", (1, 1)).save(folder / "copies" / "a.png")
         (folder / "index.md").write_text(
             "# T\n\n```{toctree}\n:hidden:\n\ntokens\nglossary\n```\n", encoding="utf-8"
         )
@@ -36,7 +33,8 @@ def source(tmp_path):
 @pytest.fixture
 def one_section(monkeypatch):
     section = Section(1, "tokens", "Tokens", ("phase1_tokens_embeddings/chapters/02-tokens.md",))
-    monkeypatch.setattr("web.extension.read_contents", lambda: Contents((section,), frozenset()))
+    contents = Contents((section,), frozenset(), read_contents().pieces)
+    monkeypatch.setattr("web.extension.read_contents", lambda: contents)
 
 
 @pytest.mark.proof

@@ -25,6 +25,7 @@ from phase4_scheduler.features.recording import record
 from phase4_scheduler.simulator import StepSize
 from phase4_scheduler.simulator.batching import Job, serve_continuously, serve_statically
 from tests.web.clicking import number, shown, slide
+from web.on_page import cramped_engine
 from web.pieces.cards import bubble, tensor_parallel
 from web.pieces.chunks import steps_of
 from web.pieces.decoding import Decoding
@@ -468,11 +469,7 @@ def why(event, config) -> str:
 
 
 def test_a_recording_is_shown_as_the_engine_wrote_it(piece_on, tmp_path):
-    engine = LLMEngine.from_pretrained(
-        "tales", dtype="float32", device="cpu",
-        max_num_seqs=3, max_num_batched_tokens=12, num_blocks=14, block_size=4, max_model_len=48,
-    )  # fmt: skip
-    file = tmp_path / "run.jsonl"
+    engine, file = cramped_engine(), tmp_path / "run.jsonl"
     record(engine, file)
     prompts = [
         "Once upon a time there was a king who lived by the sea",

@@ -81,7 +81,7 @@ def test_pieces_are_named_in_texts_and_known():
     texts_of = [text for section in read_contents().sections for _, text in text_of(section)]
     texts_of += [page.read_text(encoding="utf-8") for page in (WEB / "pages").glob("*.md")]
     named = re.findall(r"<!-- piece: ([\w-]+) -->", "\n".join(texts_of))
-    assert sorted(named) == sorted(PIECES)
+    assert sorted(named) == sorted(PIECES) == sorted(read_contents().pieces)
 
 
 # ---------------------------------------------------------------------- terms

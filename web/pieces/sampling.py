@@ -13,14 +13,8 @@ SHOWN = 12
 def sampling_piece(
     model: Transformer, tok: BPETokenizer, text: str = "The cat looked at the moon and"
 ) -> Piece:
-    """The distribution of the token behind `text`, under temperature, top_k, top_p and min_p.
-
-    Raises:
-        ValueError: no text, or more than the model can look at.
-    """
+    """The distribution of the token behind `text`, under temperature, top_k, top_p and min_p."""
     ids = tok.encode(text)
-    if not 0 < len(ids) <= model.config.max_context:
-        raise ValueError(f"the text has {len(ids)} tokens: give 1 to {model.config.max_context}")
     logits = model.logits(model(torch.tensor(ids), torch.arange(len(ids)), NoCache())[-1:])[0]
     tokens = [
         b.decode("utf-8", errors="replace").replace(" ", "␣").replace("\n", "↵") for b in tok.token_bytes

@@ -11,6 +11,7 @@ from phase1_tokens_embeddings.weights import SHAPES, read_shape
 from phase2_attention_kvcache.model import Transformer
 from phase5_real_gpu.benchmarks import serving_benchmark
 from phase5_real_gpu.benchmarks.vllm_process import Worker
+from phase5_real_gpu.measuring.engine_peers import random_transformers
 
 LLAMA_CPP = os.environ.get("LLAMA_CPP_PYTHON")
 
@@ -27,9 +28,9 @@ def test_workloads_have_the_sizes_they_promise():
 def test_random_models_have_the_shape_that_is_asked_for(tmp_path, name):
     smaller = replace(SHAPES[name], vocab_size=60, d_model=24, num_layers=2, num_heads=3, head_dim=8, d_ff=96)
     shape = replace(smaller, num_kv_heads=smaller.num_heads if name == "gpt2" else 1)
-    serving_benchmark.write_random_model(shape, str(tmp_path), "bfloat16")
+    random_transformers(shape, "bfloat16", "cpu").save_pretrained(tmp_path)
     found = read_shape(tmp_path / "config.json", name)
-    assert found == replace(shape, max_context=1024, source="")
+    assert found == replace(shape, source="")
     assert Transformer.from_pretrained(tmp_path).config.num_parameters == shape.num_parameters
 
 

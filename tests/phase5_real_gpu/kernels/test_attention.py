@@ -52,16 +52,6 @@ def test_a_request_that_went_wrong_harms_only_itself(lab, new_case):
 # ---------------------------------------------------------------------- memory
 
 
-def test_queries_that_are_a_view_of_something_larger(lab, new_case):
-    """The model cuts q, k, v out of one tensor: their rows are not next to each other in memory."""
-    case = new_case([(26, 4), (0, 7)])
-    wide = torch.full((len(case.q), 3 * 128), math.nan, device=lab.device)
-    wide[:, 128:256] = case.q.flatten(1)
-    case.q = wide[:, 128:256].view(-1, 4, 32)
-    assert not case.q.is_contiguous()
-    case.assert_right(case.attend())
-
-
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
 def test_tables_of_either_integer_type(monkeypatch, lab, new_case, dtype):
     case = new_case([(26, 4), (63, 7), (0, 1)])
@@ -69,12 +59,4 @@ def test_tables_of_either_integer_type(monkeypatch, lab, new_case, dtype):
     monkeypatch.setattr(lab.Case, "block_tables", lambda self: tables)
     monkeypatch.setattr(lab.Case, "lens", lambda self: lens)
     monkeypatch.setattr(lab.Case, "cu_query_lens", starts)
-    case.assert_right(case.attend())
-
-
-def test_tables_that_are_a_view_of_a_wider_one(monkeypatch, lab, new_case):
-    case = new_case([(26, 4), (63, 7)])
-    tables = torch.nn.functional.pad(case.block_tables(), (0, 5), value=-1)[:, :-5]
-    assert not tables.is_contiguous()
-    monkeypatch.setattr(lab.Case, "block_tables", lambda self: tables)
     case.assert_right(case.attend())
