@@ -73,13 +73,13 @@ def mark_terms(app: Sphinx, document: nodes.document) -> None:
                 LOG.warning("**%s** is explained here, and in no glossary", text, location=parent)
                 continue
             if terms.is_first(entry):
-                parent.replace(text, [open_term(entry), text, close_term()])
+                parent.replace(text, marked(entry, text))
             continue
         parts: list[nodes.Node] = []
         end = 0
         for start, stop, entry in terms.within(text.astext()):
             word = text.astext()[start:stop]
-            parts += [nodes.Text(text.astext()[end:start]), open_term(entry), nodes.Text(word), close_term()]
+            parts += [nodes.Text(text.astext()[end:start]), *marked(entry, nodes.Text(word))]
             end = stop
         if parts:
             parent.replace(text, [*parts, nodes.Text(text.astext()[end:])])
@@ -104,24 +104,20 @@ def is_term(bold: nodes.strong) -> bool:
     return bold.astext()[0].islower() and before.strip() != ""
 
 
-def open_term(entry: Entry) -> nodes.raw:
+def marked(entry: Entry, word: nodes.Text) -> list[nodes.Node]:
+    """A term, and what opens with it."""
     meaning = html.escape(entry.meaning.replace("**", "").replace("`", ""))
-    return nodes.raw(
-        "", f'<a class="term" href="glossary.html#{entry.key}" data-definition="{meaning}">', format="html"
-    )
-
-
-def close_term() -> nodes.raw:
-    return nodes.raw("", "</a>", format="html")
+    begin = f'<a class="term" href="glossary.html#{entry.key}" data-definition="{meaning}">'
+    return [nodes.raw("", begin, format="html"), word, nodes.raw("", "</a>", format="html")]
 
 
 def frame_what_is_wide(app: Sphinx, document: nodes.document) -> None:
     """A table or a picture that is wider than a telephone scrolls in a frame of its own, instead of the page."""
     for wide in [*document.findall(nodes.table), *document.findall(nodes.image)]:
-        around = [
-            nodes.raw("", part, format="html") for part in ('<span class="wide" tabindex="0">', "</span>")
-        ]
-        wide.parent.replace(wide, [around[0], wide, around[1]])
+        begin, end = '<span class="wide" tabindex="0">', "</span>"
+        wide.parent.replace(
+            wide, [nodes.raw("", begin, format="html"), wide, nodes.raw("", end, format="html")]
+        )
 
 
 def check_pictures(app: Sphinx, document: nodes.document) -> None:

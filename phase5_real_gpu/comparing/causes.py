@@ -186,18 +186,13 @@ def batch_that_does_not_fill(report: Reference, reference: Reference | None) -> 
         smallest, largest = min(by_batch), max(by_batch)
         others = facts.by_batch_of(reference, "throughput").get(model, {})
         if largest == 1 and max(others, default=1) >= 8:
-            measured = (
-                f"{model} was measured for one request at a time, the reference for up to {max(others)}"
-            )
-            yield by_batch[1].name, f"{measured}. A step for one reads all weights to make a single token"
+            seen = f"{model} was measured for one request at a time, the reference for up to {max(others)}"
+            yield by_batch[1].name, f"{seen}. A step for one reads all weights to make a single token"
         if largest >= 8 * smallest and gain(by_batch) < 1.5 and not (others and gain(others) < 2):
             best = max(by_batch.values(), key=lambda m: m.value)
             alone = f"{facts.show(by_batch[smallest])} with {smallest} request{'s' * (smallest > 1)}"
-            for m in (m for batch, m in by_batch.items() if batch > smallest):
-                yield (
-                    m.name,
-                    f"{model} makes {alone} and at most {facts.show(best)} with more: they ran one after the other",
-                )
+            seen = f"{model} makes {alone} and at most {facts.show(best)} with more: they ran one after the other"
+            yield from ((m.name, seen) for batch, m in by_batch.items() if batch > smallest)
 
 
 @cause(
@@ -240,10 +235,8 @@ def launches_fill_the_step(report: Reference, reference: Reference | None) -> It
         asking = launches * launch_us / 1e3
         if 0.4 < asking / m.value < 2.5:
             about = f"about {launches} launches of {show_value(launch_us)} us are {asking:.3g} ms"
-            yield (
-                m.name,
-                f"{m.name} is {facts.show(m)}; {about}, and reading the weights would take {facts.show(m, m.floor)}",
-            )
+            reading = f"reading the weights would take {facts.show(m, m.floor)}"
+            yield m.name, f"{m.name} is {facts.show(m)}; {about}, and {reading}"
 
 
 @cause(
@@ -267,7 +260,5 @@ def fixed_time_in_each_step(report: Reference, reference: Reference | None) -> I
             is_worse = m.floor and (facts.ratio_of_shares(m, facts.twin_of(reference, m.name)) or 1) <= 0.8
             if is_worse and fixed and fixed > 0.5 * (step_ms(m, m.value) - step_ms(m, m.floor)):
                 hollow = "A step with as many layers and next to nothing to read or to multiply took"
-                yield (
-                    m.name,
-                    f"{alone.name} is {facts.show(alone)}. {hollow} {facts.show(alone, fixed)} in the same minute",
-                )
+                took = f"{hollow} {facts.show(alone, fixed)} in the same minute"
+                yield m.name, f"{alone.name} is {facts.show(alone)}. {took}"

@@ -106,12 +106,8 @@ def pick_reference(mine: Reference, references: Iterable[Reference]) -> Referenc
     def similarity(other: Reference) -> tuple[bool, bool, bool, bool, bool, float, int]:
         common = sum(other.get(m.name) is not None and not is_ceiling(m) for m in mine.measurements)
         pace = (mine.limits.read_gb_s or 1) / (other.limits.read_gb_s or 1)
-        known, measured, same = (
-            other.origin != "article",
-            other.origin == "measured",
-            same_device(mine, other),
-        )
-        like = -round(abs(math.log(pace)), 1)
+        like, same = -round(abs(math.log(pace)), 1), same_device(mine, other)
+        known, measured = other.origin != "article", other.origin == "measured"
         return mine.device == other.device, known, common > 0, same, measured, like, common
 
     return max(references, key=similarity, default=None)

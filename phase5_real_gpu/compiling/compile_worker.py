@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -17,22 +18,6 @@ from triton.runtime.jit import JITFunction
 from phase5_real_gpu.compiling.launches import CASES
 from phase5_real_gpu.compiling.machine_code import Compiled, read_code
 from phase5_real_gpu.kernels import triton_setup
-
-
-class AbsentCard:
-    """What Triton asks the driver of a card before it compiles."""
-
-    def __init__(self, capability: int) -> None:
-        self.capability = capability
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", self.capability, 32)
-
-    def get_current_device(self) -> int:
-        return self.capability  # Triton keeps compiled kernels by the number of their device
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
 
 
 def compile_launches(call: Callable[[], object], capability: int) -> list[dict]:
@@ -49,7 +34,12 @@ def compile_launches(call: Callable[[], object], capability: int) -> list[dict]:
             found |= dict(error=f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"[:300])
         compiled.append(found)
 
-    driver.set_active(AbsentCard(capability))
+    absent_card = SimpleNamespace(  # what Triton asks a driver before it compiles
+        get_current_target=lambda: GPUTarget("cuda", capability, 32),
+        get_current_device=lambda: capability,  # Triton keeps compiled kernels by the number of their device
+        get_current_stream=lambda device: 0,
+    )
+    driver.set_active(absent_card)
     triton_setup.compiling_for = divmod(capability, 10)  # the card that a launch is to suit
     with patch.object(JITFunction, "run", compile_only):
         call()

@@ -15,7 +15,7 @@ from phase5_real_gpu.fused import quantized_gemm
 from phase5_real_gpu.fused.store_kernel import store
 from phase5_real_gpu.kernels import paged_decode, paged_prefill, write_kv
 from phase5_real_gpu.kernels.split_rule import MOST_SPLITS
-from phase5_real_gpu.ladder import LADDER, Rung, first_kernels, run_rung
+from phase5_real_gpu.ladder import LADDER, first_kernels, run_rung
 
 NUM_BLOCKS, BATCH, MOST_BLOCKS = 4096, 64, 256
 
@@ -61,18 +61,6 @@ def _gemm(dtype: str, kind: str, rows: int = 1) -> None:
     quantized_gemm(_empty(rows, 4096, dtype=dtype), codes, scales, zeros)
 
 
-def _rung(dtype: str, rung: Rung) -> None:
-    run_rung(rung, *_attention(dtype, BATCH))
-
-
-def _scale(dtype: str, stride: int) -> None:
-    first_kernels.scale(_empty(2**20 * stride, dtype="float32"), stride)
-
-
-def _transpose(dtype: str) -> None:
-    first_kernels.transpose(_empty(first_kernels.SIDE, first_kernels.SIDE, dtype="float32"))
-
-
 def _multiply(dtype: str, stages: int) -> None:
     a, b = (first_kernels.ROWS, 4096), (4096, first_kernels.COLUMNS)
     first_kernels.multiply(_empty(*a, dtype="float16"), _empty(*b, dtype="float16"), stages)
@@ -111,13 +99,15 @@ CASES: dict[str, Callable[[str], None]] = (
         "GEMM int8": partial(_gemm, kind="int8"),
         "GEMM int4": partial(_gemm, kind="int4"),
         "GEMM int4, 64 rows": partial(_gemm, kind="int4", rows=64),
-        "first scale": partial(_scale, stride=1),
-        "first scale, stride 32": partial(_scale, stride=32),
-        "first transpose": _transpose,
+        "first scale": lambda _: first_kernels.scale(_empty(2**20, dtype="float32")),
+        "first scale, stride 32": lambda _: first_kernels.scale(_empty(2**25, dtype="float32"), 32),
+        "first transpose": lambda _: first_kernels.transpose(
+            _empty(*2 * [first_kernels.SIDE], dtype="float32")
+        ),
         "first multiply, 1 stage": partial(_multiply, stages=1),
         "first multiply, 3 stages": partial(_multiply, stages=3),
     }
-    | {f"ladder, {rung.name}": partial(_rung, rung=rung) for rung in LADDER}
+    | {f"ladder, {r.name}": lambda dtype, r=r: run_rung(r, *_attention(dtype, BATCH)) for r in LADDER}
 )
 
 

@@ -7,25 +7,15 @@ models lie well within the largest number, 448.
 Source: vLLM, csrc/cache_kernels.cu (reshape_and_cache_flash with kv_cache_dtype="fp8").
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from phase2_attention_kvcache.model.config import ModelConfig
-from phase3_paged_attention.paging import KVStorage
 from phase5_real_gpu.fused.store_kernel import store
 from phase5_real_gpu.kernels import TritonPagedKVCache
 from phase5_real_gpu.kernels.kernel_checks import FP8
-from phase5_real_gpu.kernels.triton_setup import INTERPRETED, capability
-
-FP8_CAPABILITY = (8, 9)
-
-
-def fp8_problem() -> str | None:
-    """Why this card cannot hold keys and values in fp8, in a line; None if it can."""
-    if INTERPRETED or capability() >= FP8_CAPABILITY:
-        return None
-    has = ".".join(map(str, capability()))
-    return f"this card has compute capability {has}, an fp8 KV cache needs 8.9 or more: use a 16-bit one"
 
 
 class FP8PagedKVCache(TritonPagedKVCache):
@@ -33,24 +23,18 @@ class FP8PagedKVCache(TritonPagedKVCache):
 
     Args: as for `TritonPagedKVCache`, and
         dtype: of q, k and v. storage: of fp8.
-
-    Raises:
-        ValueError: this card has no fp8.
     """
 
     def __init__(
         self,
         config: ModelConfig,
         num_blocks: int,
-        block_size: int = 16,
-        dtype: torch.dtype = torch.float32,
-        device: str | torch.device = "cpu",
-        *,
-        storage: KVStorage | None = None,
+        block_size: int,
+        dtype: torch.dtype,
+        device: str,
+        **more: Any,
     ) -> None:
-        if problem := fp8_problem():
-            raise ValueError(problem)
-        super().__init__(config, num_blocks, block_size, FP8, device, compute_dtype=dtype, storage=storage)
+        super().__init__(config, num_blocks, block_size, FP8, device, compute_dtype=dtype, **more)
 
     def store(self, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
         store(k, v, k_cache, v_cache, self.step.slots)

@@ -17,12 +17,14 @@ from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear, QuantizedWeight
 from phase3_paged_attention.paging import KVStorage
 from phase4_scheduler.engine import EngineConfig
-from phase5_real_gpu.fused.fp8_kv_cache import FP8PagedKVCache, fp8_problem
+from phase5_real_gpu.fused.fp8_kv_cache import FP8PagedKVCache
 from phase5_real_gpu.fused.fused_layers import fuse
 from phase5_real_gpu.fused.quantized_gemm import GROUP, quantized_gemm
 from phase5_real_gpu.kernels import TritonPagedKVCache
 from phase5_real_gpu.kernels.decode import tile_tokens
 from phase5_real_gpu.kernels.gpu_runner import GPURunner, bucket_sizes, most_splits
+from phase5_real_gpu.kernels.kernel_checks import FP8
+from phase5_real_gpu.kernels.triton_setup import card_problem
 
 # Of a recording, for its several hundred kernels. This is an assumption: no GPU has measured it.
 GRAPH_BYTES = 8 * 2**20
@@ -68,7 +70,7 @@ class FusedRunner(GPURunner):
         if storage is None:
             return None
         kind = getattr(storage, "kv_cache_dtype", "a format of its own")
-        return fp8_problem() if kind == "fp8" else f"no kernel reads keys and values in {kind}"
+        return card_problem(FP8) if kind == "fp8" else f"no kernel reads keys and values in {kind}"
 
     @classmethod
     def make_cache(

@@ -99,12 +99,12 @@ def measure_ours(
         what = f"TTFT of {isl:,} tokens, {bm.title}"
         if isl + 1 > bm.config.max_context:
             bench.leave_out(what, f"its context is {bm.config.max_context:,}")
-        elif f"ttft-{bm.name}-isl{isl}" not in bench.found:
-            bench.attempt(what, partial(_ttft, bench, plan, bm, engine, isl))
+        else:
+            name = f"ttft-{bm.name}-isl{isl}"
+            bench.attempt(what, partial(_ttft, bench, plan, bm, engine, isl), name=name)
     for ending, workload in workloads.items():
-        if f"throughput-{bm.name}-{ending}" not in bench.found:
-            what = f"throughput of {len(workload)} requests, {bm.title}"
-            bench.attempt(what, partial(_throughput, bench, plan, bm, engine, ending, workload))
+        what, name = f"throughput of {len(workload)} requests, {bm.title}", f"throughput-{bm.name}-{ending}"
+        bench.attempt(what, partial(_throughput, bench, plan, bm, engine, ending, workload), name=name)
 
 
 def _ttft(bench: Bench, plan: Plan, bm: BenchModel, engine: LLMEngine, isl: int) -> None:
@@ -153,8 +153,7 @@ def measure_peers(
     bench.until = time.monotonic() + plan.peer_seconds
     for ending, workload in workloads.items():
         name = f"{engine.name}-throughput-{bm.name}-{ending}"
-        if name not in bench.found:
-            bench.attempt(name, partial(_their_throughput, bench, engine, name, workload), slow=True)
+        bench.attempt(name, partial(_their_throughput, bench, engine, name, workload), True, name)
 
 
 def _their_throughput(bench: Bench, engine: StaticBatches, name: str, workload: Workload) -> None:

@@ -49,19 +49,18 @@ def everything(device: str, quick: bool) -> tuple[Step, ...]:
         options = ("--device", device, "--json", "{report}", *["--quick"] * quick, *more)
         return Step(name, shows, seconds, (f"phase5_real_gpu/{script}", *options))
 
-    return (
-        step("memory", "caches and memory", 70, "memory_hierarchy.py"),
-        step(
+    parts = (
+        ("memory", "caches and memory", 70, "memory_hierarchy.py"),
+        (
             "kernels",
-            "attention kernels beside their floors and their peers",
+            "attention kernels, their floors and their peers",
             200,
             "kernel_benchmark.py",
             "--resume",
         ),
-        step(
-            "engine", "TTFT, ITL and throughput of the whole engine", 320, "engine_benchmark.py", "--resume"
-        ),
+        ("engine", "TTFT, ITL and throughput of the engine", 320, "engine_benchmark.py", "--resume"),
     )
+    return tuple(step(*part) for part in parts)
 
 
 class Expected(NamedTuple):

@@ -154,6 +154,5 @@ def run_case(
 
     for runner in runners:
         name = f"{runner.prefix}{case.name}{'-graph' if graph_layers else ''}"
-        if name not in bench.found:
-            what = f"{runner.title}, {case.title}{' in a graph' if graph_layers else ''}"
-            bench.attempt(what, partial(run, runner, name), slow)
+        what = f"{runner.title}, {case.title}{' in a graph' if graph_layers else ''}"
+        bench.attempt(what, partial(run, runner, name), slow, name)

@@ -172,12 +172,14 @@ class Bench:
     def value(self, name: str) -> float | None:
         return self.found[name].value if name in self.found else None
 
-    def attempt(self, what: str, run: Callable[[], Any], slow: bool = False) -> Any:
+    def attempt(self, what: str, run: Callable[[], Any], slow: bool = False, name: str = "") -> Any:
         """Run a case. A failure leaves it out, says so in a line, and does not stop the others; None then.
 
         Args:
-            slow: not worth beginning late.
+            slow: not worth beginning late. name: of its figure. One that is there already is not measured again.
         """
+        if name in self.found:
+            return None
         if slow and time.monotonic() > self.until:
             return self.leave_out(what, "no time left for it")
         try:
@@ -186,7 +188,8 @@ class Bench:
             self.leave_out(what, str(error))
         except Exception as error:
             line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
-            why = "out of memory" if out_of_memory(error) else f"{type(error).__name__}: {line[:160]}"
+            is_full = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+            why = "out of memory" if is_full else f"{type(error).__name__}: {line[:160]}"
             self.leave_out(what, why)
         if self.device == "cuda":
             # The memory of a failed attempt must not make the next one fail.
@@ -203,11 +206,3 @@ class Bench:
         """For the report of a script."""
         measurements = [*self.limits.measurements(), *self.found.values()]
         return dict(limits=asdict(self.limits), measurements=as_records(measurements), left_out=self.left_out)
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an exception means that memory ran out. On a CPU torch says so in a RuntimeError."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    words = ("out of memory", "not enough memory", "can't allocate memory")
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)

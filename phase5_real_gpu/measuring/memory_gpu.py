@@ -9,6 +9,7 @@ that find all their numbers there.
 import torch
 
 from phase5_real_gpu.kernels.triton_setup import require_triton, tl, triton
+from phase5_real_gpu.measuring import memory_cpu
 from phase5_real_gpu.measuring.measurements import GB
 from phase5_real_gpu.measuring.memory_cpu import KIB, circle
 from phase5_real_gpu.measuring.timing import time_call
@@ -55,12 +56,9 @@ def cache_sizes() -> dict[str, int]:
 
 
 def sweep_sizes(largest: int, quick: bool = False) -> list[int]:
-    """Powers of two, as the kernel needs them."""
-    sizes, size = [], 16 * KIB
-    while size <= largest:
-        sizes.append(size)
-        size *= 4 if quick else 2
-    return sizes
+    """Powers of two from 16 KiB, as the kernel needs them."""
+    sizes = memory_cpu.sweep_sizes(largest, quick)
+    return [size for size in sizes if size >= 16 * KIB and size & (size - 1) == 0]
 
 
 def sweep(numbers: torch.Tensor, programs: int, turns: int) -> torch.Tensor:

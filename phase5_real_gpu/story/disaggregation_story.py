@@ -131,22 +131,12 @@ def the_map(lab: Lab) -> None:
         processes, on {cpu} on {about["taken"]}.""")
     found = {(traffic, slo): measured["goodput"][traffic][slo] for traffic in TRAFFIC for slo in SLOS}
     ratios = {case: apart / alike for case, (apart, alike) in found.items()}
-    lab.table(
-        "Goodput, requests per second",
-        ["traffic", "prompt", "answer", "SLO", "TTFT s", "TPOT ms", "apart", "alike", "wins"],
-        [
-            [
-                traffic,
-                *TRAFFIC[traffic],
-                slo,
-                SLOS[slo][0],
-                1000 * SLOS[slo][1],
-                *found[traffic, slo],
-                "apart" if ratio > 1 else "alike",
-            ]
-            for (traffic, slo), ratio in ratios.items()
-        ],
-    )
+    rows = []
+    for (traffic, slo), ratio in ratios.items():
+        (ttft, tpot), wins = SLOS[slo], "apart" if ratio > 1 else "alike"
+        rows.append([traffic, *TRAFFIC[traffic], slo, ttft, 1000 * tpot, *found[traffic, slo], wins])
+    columns = ["traffic", "prompt", "answer", "SLO", "TTFT s", "TPOT ms", "apart", "alike", "wins"]
+    lab.table("Goodput, requests per second", columns, rows)
     lab.predict(
         claim="pd-contention",
         question="in how many of the nine cases do prefill and decode apart serve more than two ordinary engines?",

@@ -8,7 +8,6 @@ import torch
 
 from labkit.lab import Lab
 from phase1_tokens_embeddings.weights import SHAPES
-from phase5_real_gpu.fused.fp8_kv_cache import fp8_problem
 from phase5_real_gpu.kernels import triton_setup, write_kv
 from phase5_real_gpu.measuring import kernel_cases as cases
 from phase5_real_gpu.measuring import kernel_peers as peers
@@ -166,7 +165,7 @@ def gpu_jobs(bench: Bench, ours: Sequence[Runner]) -> list[Job]:
 
     def job(case: AttentionCase, runners: Sequence[Runner], **more) -> Job:
         case = replace(case, dtype=bench.dtype)
-        if case.kv_dtype and (problem := fp8_problem()):
+        if case.kv_dtype and (problem := triton_setup.card_problem(case.cache_dtype)):
             return lambda: bench.leave_out(case.title, problem)
         return partial(run_case, bench, case, runners, **more)
 
@@ -191,11 +190,9 @@ def gpu_jobs(bench: Bench, ours: Sequence[Runner]) -> list[Job]:
 
 
 def gemm_case(bench: Bench, case: GemmCase, title: str) -> None:
-    if case.name not in bench.found:
-        case = replace(case, dtype=bench.dtype)
-        bench.attempt(
-            f"{title}, {case.title}", lambda: bench.add(measure_gemm(bench, case, title, GEMM_LAYERS))
-        )
+    case = replace(case, dtype=bench.dtype)
+    run = lambda: bench.add(measure_gemm(bench, case, title, GEMM_LAYERS))  # noqa: E731
+    bench.attempt(f"{title}, {case.title}", run, name=case.name)
 
 
 def write_cases(bench: Bench, case: WriteCase, ours: bool) -> None:
@@ -205,6 +202,5 @@ def write_cases(bench: Bench, case: WriteCase, ours: bool) -> None:
 
     kernels = [("", peers.TRITON.title, write_kv)] * ours + [("torch-", "PyTorch index_copy_", with_torch)]
     for prefix, title, write in kernels:
-        if prefix + case.name not in bench.found:
-            run = partial(measure_write, bench, write, prefix, title, case)
-            bench.attempt(f"{title}, {case.title}", lambda run=run: bench.add(run()))
+        run = partial(measure_write, bench, write, prefix, title, case)
+        bench.attempt(f"{title}, {case.title}", lambda run=run: bench.add(run()), name=prefix + case.name)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from itertools import product
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -85,18 +84,16 @@ def draw_bubble(num_stages: int, micro_batches: Sequence[int]) -> Figure:
         panels=len(micro_batches), size=(7.2, 7.2),
     )  # fmt: skip
     for ax, m in zip(axes, micro_batches, strict=True):
-        _bars(ax, num_stages, m)
+        for stage, batch in product(range(num_stages), range(m)):
+            # A stage begins with it when the stage before has handed it on, and the one before it is done.
+            when, shade = ((stage + batch) / m, 1 / m), 0.35 + 0.6 * (batch + 1) / m
+            ax.broken_barh(
+                [when], (stage + 0.1, 0.8), facecolor=COLORS[stage], alpha=shade, edgecolor="white"
+            )
+        ax.set(
+            title=f"{m} micro-batch{'es' if m > 1 else ''}", xlabel="time (1: all work of a stage)", xlim=(0, num_stages),
+            ylim=(num_stages, 0), yticks=[s + 0.5 for s in range(num_stages)],
+        )  # fmt: skip
+        ax.set_yticklabels([f"stage {s}" for s in range(num_stages)])
+        ax.grid(visible=False)
     return fig
-
-
-def _bars(ax: Axes, num_stages: int, m: int) -> None:
-    for stage, micro_batch in product(range(num_stages), range(m)):
-        # A stage begins with it when the stage before has handed it on, and the one before it is done.
-        when, shade = ((stage + micro_batch) / m, 1 / m), 0.35 + 0.6 * (micro_batch + 1) / m
-        ax.broken_barh([when], (stage + 0.1, 0.8), facecolor=COLORS[stage], alpha=shade, edgecolor="white")
-    ax.set(
-        title=f"{m} micro-batch{'es' if m > 1 else ''}", xlabel="time (1: all work of a stage)", xlim=(0, num_stages),
-        ylim=(num_stages, 0), yticks=[s + 0.5 for s in range(num_stages)],
-    )  # fmt: skip
-    ax.set_yticklabels([f"stage {s}" for s in range(num_stages)])
-    ax.grid(visible=False)

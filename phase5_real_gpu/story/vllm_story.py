@@ -5,13 +5,7 @@ from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import Transformer
 from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase5_real_gpu.benchmarks.vllm_checks import (
-    compare_schedules,
-    compare_tokens,
-    our_answers,
-    our_schedule,
-    schedule_requests,
-)
+from phase5_real_gpu.benchmarks import vllm_checks as checks
 from phase5_real_gpu.benchmarks.vllm_process import Worker
 
 VERIFIED = "0.32"  # the version whose decisions the tests of Phase 4 replay
@@ -34,7 +28,7 @@ def check_decisions(lab: Lab, python: str, device: str, dtype: str) -> None:
     folder = find_model("tales")
     tokenizer = BPETokenizer.from_file(folder / "tokenizer.json")
     model = Transformer.from_pretrained(folder, dtype, device)
-    requests = schedule_requests(model.config.vocab_size, lab.seed)
+    requests = checks.schedule_requests(model.config.vocab_size, lab.seed)
     prompts = [tokenizer.encode(text) for text in PROMPTS]
     question = dict(max_tokens=16 if lab.quick else 60, stop_token_ids=list(model.config.eos_token_ids))
 
@@ -47,9 +41,9 @@ def check_decisions(lab: Lab, python: str, device: str, dtype: str) -> None:
         recorded = vllm.ask("schedule", requests=requests)  # first: its cache is untouched
         version, their_answers = vllm.version, vllm.ask("generate", prompts=prompts, **question)["answers"]
     engine = LLMEngine(model, None, EngineConfig(**SCHEDULE))
-    steps, texts = our_schedule(engine, requests)
-    difference = compare_schedules(steps, recorded["steps"])
-    differences = compare_tokens(our_answers(engine, prompts, **question), their_answers)
+    steps, texts = checks.our_schedule(engine, requests)
+    difference = checks.compare_schedules(steps, recorded["steps"])
+    differences = checks.compare_tokens(checks.our_answers(engine, prompts, **question), their_answers)
 
     lab.title(f"Decisions of vLLM {version} and ours: tales, {dtype}, {device}")
     known = version.startswith(VERIFIED)

@@ -185,7 +185,7 @@ class Played:
 
 def test_a_schedule_that_differs_fails_the_script_and_is_shown(capsys, monkeypatch, tales):
     few = [r | {"max_tokens": 12} for r in schedule_requests(tales.config.vocab_size, 0)[:9]]
-    monkeypatch.setattr(vllm_story, "schedule_requests", lambda *_: few)
+    monkeypatch.setattr(vllm_story.checks, "schedule_requests", lambda *_: few)
     monkeypatch.setattr(vllm_story, "Worker", Played)
     arguments = ["--quick", "--device", "cpu", "--vllm-python", sys.executable]
     assert vllm_comparison.main(arguments) == 0

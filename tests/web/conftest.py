@@ -7,21 +7,21 @@ from urllib.parse import urlsplit
 import pytest
 from filelock import FileLock
 
-from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import Transformer
 from web.build import build
+from web.on_page import tales
 from web.serve import make_server
 
 
 @pytest.fixture(scope="session")
 def tok() -> BPETokenizer:
-    return BPETokenizer.from_file(find_model("tales") / "tokenizer.json")
+    return tales()[1]
 
 
 @pytest.fixture(scope="session")
 def model() -> Transformer:
-    return Transformer.from_pretrained("tales")
+    return tales()[0]
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import html
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,11 @@ _START = """
 """
 
 
+@dataclass
 class Piece:
     """Something to click, fed by Python objects.
 
-    Args:
+    Attributes:
         module: name of the ES module in this folder, without ".js".
         data: what it shows; anything that JSON can hold.
         fallback: the same in text, for places where no script runs.
@@ -53,10 +55,9 @@ class Piece:
     As the last line of a cell, or through `display`, it appears in the notebook.
     """
 
-    def __init__(self, module: str, data: dict[str, Any], fallback: str) -> None:
-        self.module = module
-        self.data = data
-        self.fallback = fallback
+    module: str
+    data: dict[str, Any]
+    fallback: str
 
     @property
     def code(self) -> str:

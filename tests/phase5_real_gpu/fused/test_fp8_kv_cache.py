@@ -11,8 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase5_real_gpu.fused import fp8_kv_cache
-from phase5_real_gpu.fused.fp8_kv_cache import fp8_problem
 from phase5_real_gpu.fused.store_kernel import store
 from tests.phase5_real_gpu.conftest import DTYPES
 from tests.properties import unshrunk
@@ -94,15 +92,3 @@ def test_every_fp8_number_is_read_as_what_it_stands_for(lab, dtype):
     wanted = codes.view(FP8).float().to(dtype).view(8, 1, 32)
     for num_splits in (1, 2):
         assert torch.equal(case.fill().decode(num_splits=num_splits), wanted)
-
-
-# ---------------------------------------------------------------------- the cache
-
-
-@pytest.mark.parametrize(("capability", "fits"), [((8, 6), False), ((8, 9), True), ((9, 0), True)])
-def test_cards_with_and_without_fp8(monkeypatch, capability, fits):
-    monkeypatch.setattr(fp8_kv_cache, "INTERPRETED", False)
-    monkeypatch.setattr(fp8_kv_cache, "capability", lambda: capability)
-    assert fits == (fp8_problem() is None)
-    if not fits:
-        assert "capability 8.6, an fp8 KV cache needs 8.9 or more" in fp8_problem()

@@ -12,9 +12,9 @@ from phase3_paged_attention.paging import PagedKVCache
 from phase3_paged_attention.sharing import QuantizedKVStorage
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu.fused import FP8PagedKVCache, runner
-from phase5_real_gpu.fused.fp8_kv_cache import fp8_problem
 from phase5_real_gpu.fused.runner import FusedRunner, KernelLinear
-from tests.phase5_real_gpu.conftest import repeat_in_python
+from phase5_real_gpu.kernels.triton_setup import card_problem
+from tests.phase5_real_gpu.conftest import FP8, repeat_in_python
 from tests.properties import contrasted
 
 pytest.importorskip("triton")
@@ -60,7 +60,7 @@ def test_fused_layers_write_the_same_tokens(model):
     assert linear <= set(own.model.modules())
 
 
-@pytest.mark.skipif(fp8_problem() is not None, reason=str(fp8_problem()))
+@pytest.mark.skipif(card_problem(FP8) is not None, reason=str(card_problem(FP8)))
 def test_a_cache_in_fp8_is_read_in_place_and_steps_are_recorded(model):
     """Its memory is the one that the engine gave it: there is no second cache beside it."""
     memory = storage(model, "fp8")
@@ -78,7 +78,7 @@ def test_other_formats_of_the_cache_and_older_cards_are_told(model, monkeypatch)
         UserWarning, match="no kernel reads keys and values in int8_per_token_head. The engine gathers"
     ):
         assert FusedRunner.create(model, CONFIG, 40, storage(model, "int8_per_token_head")) is None
-    monkeypatch.setattr(runner, "fp8_problem", lambda: "this card has compute capability 8.0")
+    monkeypatch.setattr(runner, "card_problem", lambda dtype: "this card has compute capability 8.0")
     with pytest.warns(UserWarning, match="compute capability 8.0. The engine gathers keys with torch"):
         assert FusedRunner.create(model, CONFIG, 40, storage(model, "fp8")) is None
 
