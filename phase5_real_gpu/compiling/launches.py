@@ -101,9 +101,7 @@ CASES: dict[str, Callable[[str], None]] = (
         "GEMM int4, 64 rows": partial(_gemm, kind="int4", rows=64),
         "first scale": lambda _: first_kernels.scale(_empty(2**20, dtype="float32")),
         "first scale, stride 32": lambda _: first_kernels.scale(_empty(2**25, dtype="float32"), 32),
-        "first transpose": lambda _: first_kernels.transpose(
-            _empty(*2 * [first_kernels.SIDE], dtype="float32")
-        ),
+        "first transpose": lambda _: first_kernels.transpose(_empty(32, 32, dtype="float32")),
         "first multiply, 1 stage": partial(_multiply, stages=1),
         "first multiply, 3 stages": partial(_multiply, stages=3),
     }

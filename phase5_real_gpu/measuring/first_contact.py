@@ -51,13 +51,7 @@ def everything(device: str, quick: bool) -> tuple[Step, ...]:
 
     parts = (
         ("memory", "caches and memory", 70, "memory_hierarchy.py"),
-        (
-            "kernels",
-            "attention kernels, their floors and their peers",
-            200,
-            "kernel_benchmark.py",
-            "--resume",
-        ),
+        ("kernels", "attention kernels and their peers", 200, "kernel_benchmark.py", "--resume"),
         ("engine", "TTFT, ITL and throughput of the engine", 320, "engine_benchmark.py", "--resume"),
     )
     return tuple(step(*part) for part in parts)
