@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from phase4_scheduler.engine import SchedulerConfig
+from phase4_scheduler.simulator.cost_model import LinearCost
 from phase4_scheduler.simulator.parallel_cost import find_cost
 from phase4_scheduler.simulator.recorded_runs import (
     QWEN3,
@@ -12,6 +14,11 @@ from phase4_scheduler.simulator.recorded_runs import (
     replay,
     simulated_latencies,
 )
+from phase4_scheduler.simulator.traffic import TrafficRequest
+from phase4_scheduler.simulator.virtual_time import simulate
+
+ONE_SECOND = LinearCost((1.0, 0.0, 0.0, 0.0, 0.0))
+
 
 # ---------------------------------------------------------------------- against real cards
 
@@ -49,3 +56,22 @@ def test_300_requests_on_two_cards_that_share_experts():
     nearer = off < np.abs(QWEN3.published)
     assert nearer.sum() == 14 and not nearer[0, 4]
     assert off[:, 0].max() < 0.6  # means
+
+
+# ---------------------------------------------------------------------- deciding a step early
+
+
+def test_deciding_early_by_hand():
+    """At most two run at a time, in steps of one second; each step is decided when the one before begins.
+
+    a: 4 prompt tokens, 2 of an answer, at 0.    Steps 0-1 and 1-2, the second decided at 0.
+    b: 4 and 1, at 0.5. Seen at 1, when step 2-3 is decided. Asynchronous: first token at 3; otherwise at 2.
+    c: 4 and 1, at 0.6. a ends with the step 1-2, known at 2. By then step 2-3 is decided: c waits for step 3-4.
+    """
+    traffic = [TrafficRequest(*line) for line in ((0.0, 4, 2, "a"), (0.5, 4, 1, "b"), (0.6, 4, 1, "c"))]
+    config = SchedulerConfig(max_num_seqs=2)
+    early = simulate(traffic, config, 20, ONE_SECOND, async_scheduling=True)
+    assert {r.kind: r.token_times for r in early.records} == {"a": [1.0, 2.0], "b": [3.0], "c": [4.0]}
+    assert [r.queued for r in early.records] == [0.0, 1.0, 1.0]
+    late = simulate(traffic, config, 20, ONE_SECOND)
+    assert {r.kind: r.token_times for r in late.records} == {"a": [1.0, 2.0], "b": [2.0], "c": [3.0]}
