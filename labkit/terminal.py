@@ -53,7 +53,7 @@ def run(work: Callable[[], int | None]) -> int | None:
         Exception: a bug of the course, or with INFERENCE_LAB_DEBUG any error.
         SystemExit: from argparse, or after SIGTERM (143).
     """
-    _open_streams()
+    open_streams()
     try:
         with signals_unwind():
             try:
@@ -76,7 +76,7 @@ def run(work: Callable[[], int | None]) -> int | None:
         _settle(sys.stderr)
 
 
-def _open_streams() -> None:
+def open_streams() -> None:
     """Use UTF-8 on every system, also for a file on Windows. Open /dev/null for a stream that the shell has closed (`>&-`)."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

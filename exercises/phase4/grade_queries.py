@@ -8,7 +8,7 @@ import promql_parser as ast
 from exercises.grading import NotAttempted, NotYet, show
 from exercises.judging.solutions import Solution
 from exercises.phase4.recorded_drills import Minute, minutes_of
-from exercises.phase4.two_causes import after_a_day, at_another_pace, rings, while_idle
+from exercises.phase4.two_causes import after_a_day, at_another_pace, while_idle
 from phase4_scheduler.server.drills import query
 from phase4_scheduler.server.drills.promql import ARITHMETIC, COMPARISON
 
@@ -40,21 +40,21 @@ def grade(name: str, text: str) -> None:
     tree = parsed(text, tried)
     minutes = minutes_of(drill)
     check_names(tree, minutes[0], tried)
-    rung = {minute: ring(text, minute, tried) for minute in minutes}
-    if any(rung[m] != (m.cause == cause) for m in minutes):
+    fired = {minute: fires(text, minute, tried) for minute in minutes}
+    if any(fired[m] != (m.cause == cause) for m in minutes):
         raise SAYS.no(
-            diagnosis_of(tree, rung, cause), tried, told(rung), told({m: m.cause == cause for m in minutes})
+            diagnosis_of(tree, fired, cause), tried, told(fired), told({m: m.cause == cause for m in minutes})
         )
     versions = {
         "hangs-on-the-machine": [at_another_pace(m, times) for m in minutes for times in (5.0, 0.2)],
         "counts-since-the-start": [after_a_day(m) for m in minutes],
     }
     for diagnosis, others in versions.items():
-        rung = {minute: ring(text, minute, tried) for minute in others}
-        if wrong := [m for m in others if rung[m] != (m.cause == cause)]:
-            says = "fires" if rung[wrong[0]] else "does not fire"
+        fired = {minute: fires(text, minute, tried) for minute in others}
+        if wrong := [m for m in others if fired[m] != (m.cause == cause)]:
+            says = "fires" if fired[wrong[0]] else "does not fire"
             raise SAYS.no(diagnosis, tried, f"{says}: {wrong[0]}", "as on the recorded drill")
-    if ring(text, while_idle(minutes[0]), tried):
+    if fires(text, while_idle(minutes[0]), tried):
         raise SAYS.no(
             "fires-without-requests", tried, "fires: the healthy server, without requests", "does not fire"
         )
@@ -67,18 +67,19 @@ def parsed(text: str, tried: str) -> ast.Expr:
         raise SAYS.no("not-promql", tried, error=error) from None
 
 
-def ring(text: str, minute: Minute, tried: str) -> bool:
+def fires(text: str, minute: Minute, tried: str) -> bool:
+    """Whether an alert gives a value at the end of a minute."""
     try:
         result = query(minute.recording, text, minute.end)
     except ValueError as error:
         raise SAYS.no("not-known-here", tried, error=error) from None
     if not isinstance(result, dict):
         raise SAYS.no("a-number-alone", tried, show(result))
-    return rings(text, minute.recording, minute.end)
+    return bool(result)
 
 
-def told(rung: dict[Minute, bool]) -> str:
-    return "\n".join(f"{'fires  ' if rang else 'silent '} {minute}" for minute, rang in rung.items())
+def told(fired: dict[Minute, bool]) -> str:
+    return "\n".join(f"{'fires  ' if did else 'silent '} {minute}" for minute, did in fired.items())
 
 
 # ---------------------------------------------------------------------- what a query is made of
@@ -117,17 +118,17 @@ def compares(tree: ast.Expr) -> bool:
     return any(isinstance(node, ast.BinaryExpr) and str(node.op) in COMPARISON for node, _ in parts(tree))
 
 
-def diagnosis_of(tree: ast.Expr, rung: dict[Minute, bool], cause: str) -> str:
+def diagnosis_of(tree: ast.Expr, fired: dict[Minute, bool], cause: str) -> str:
     """What a wrong alert is called."""
-    mine = [rang for minute, rang in rung.items() if minute.cause == cause]
-    others = {minute.cause: rang for minute, rang in rung.items() if minute.cause != cause and rang}
+    mine = [did for minute, did in fired.items() if minute.cause == cause]
+    others = {minute.cause for minute, did in fired.items() if minute.cause != cause and did}
     if not compares(tree):
         return "no-comparison"
-    if not any(rung.values()):
+    if not any(fired.values()):
         ranges = [n.range.total_seconds() for n, _ in parts(tree) if isinstance(n, ast.MatrixSelector)]
         if ranges and min(ranges) < 2:
             return "range-too-short"
-        return "labels-differ" if labels_differ(tree, next(iter(rung))) else "never-rings"
+        return "labels-differ" if labels_differ(tree, next(iter(fired))) else "never-fires"
     if not any(mine):
         return "wrong-way-round"
     if not all(mine):

@@ -18,11 +18,6 @@ def ask(drill: int, text: str) -> None:
         print(f"  {minute!s:48} {', '.join(f'{value:.4g}' for value in values) or 'nothing'}")
 
 
-def rings(text: str, recording: Recording, at: float) -> bool:
-    """Whether an alert gives a value."""
-    return bool(query(recording, text, at))
-
-
 def at_another_pace(minute: Minute, times: float) -> Minute:
     """The same minute on a machine that takes `times` as long for everything: fewer events, each of more seconds."""
 

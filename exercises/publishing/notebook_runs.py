@@ -9,6 +9,7 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import DeadKernelError
+from rich.text import Text
 
 from labkit.errors import LabError
 from labkit.machine import has_gpu
@@ -94,7 +95,8 @@ def _told(number: int, cell: nbformat.NotebookNode, after_death: int) -> dict[st
     arrow = re.search(
         r"^-+> (\d+) (.*)$", traceback, re.MULTILINE
     )  # the line of the cell; called functions follow
-    shown = [output.data for output in cell.outputs if "data" in output]
+    shown = [output.data.get("text/plain", "") for output in cell.outputs if "data" in output]
+    texts = [Text.from_ansi(text).plain for text in shown]
     failed = error is not None or after_death >= 0
     return {
         "number": number,
@@ -105,5 +107,5 @@ def _told(number: int, cell: nbformat.NotebookNode, after_death: int) -> dict[st
         "message": error.evalue if error else "",
         "where": f" in line {arrow[1]}" if arrow else "",
         "line": arrow[2].strip() if arrow else "",
-        "boxes": [data["text/plain"] for data in shown if "inference-lab-box" in data.get("text/html", "")],
+        "boxes": [text for text in texts if re.match(" ─ [✓✗○?] ", text)],
     }

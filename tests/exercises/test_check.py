@@ -107,7 +107,7 @@ def test_check_shows_one_box_and_raises(adding, capsys):
     with pytest.raises(NotYet, match="subtracts") as caught:
         check("p1t1_add", minus)
     out = capsys.readouterr().out
-    assert out.count("┌") == out.count("└") == 1
+    assert out.count(" ─ ") == 1
     for part in ("✗ Not yet", "You take `b` away.", "add(1, 2)", "-1", "3", 'Stuck? hint("p1t1_add")'):
         assert part in out
     assert "Traceback" not in out and "subtracts" not in out  # the id is for `lab progress` and for tests
@@ -139,7 +139,7 @@ def test_a_slip_in_a_call_is_told_in_one_line(adding, call, says):
 def test_the_courses_own_part_is_no_answer(capsys):
     with pytest.raises(NotYet, match="borrowed"):
         check("p1e1", lambda tokens: {}, merge_pair)
-    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    out = " ".join(capsys.readouterr().out.split())
     assert "`merge_pair` of phase1_tokens_embeddings.tokens.bpe would pass, of course" in out
 
 
@@ -157,8 +157,9 @@ def test_same_or_stop(capsys, mine, course, shown):
     with pytest.raises(NotYet, match="differs-in-engine"):
         same_or_stop(mine, course, "it writes something else")
     out = capsys.readouterr().out
-    assert out.count("┌") == 1 and "It writes something else." in out
-    for part in shown or ["│ It writes something else.\n└"]:
+    assert out.count(" ─ ") == 1 and "It writes something else." in out
+    assert (len(out.splitlines()) == 3) is (not shown)
+    for part in shown:
         assert part in out
     assert progress.load() == {}
 

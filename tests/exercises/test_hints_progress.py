@@ -49,7 +49,7 @@ def test_progress_counts_answers_not_stubs(adding, capsys):
     with pytest.raises(NotYet):
         check("p1t1_add", minus)
     check("p1t1_add", right)
-    assert "│ Solved.\n" in capsys.readouterr().out
+    assert "\n  Solved.  " in capsys.readouterr().out
     entry = progress.of("p1t1_add")
     assert entry["solved"] and entry["tries"] == 3
     assert entry["first_try"] == first <= entry["solved_at"]

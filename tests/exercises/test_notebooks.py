@@ -111,6 +111,6 @@ def test_in_jupyter_a_slip_is_told_in_one_line_and_a_check_in_one_box(tmp_path):
         assert len(error.traceback) == 1 and error.traceback[0].startswith("error: "), cell.source
     for cell, (line, end) in zip(cells[len(SLIPS) :], TRIED.items()):
         box, *errors = cell.outputs
-        assert box.data["text/html"].count("inference-lab-box") == 1, line
+        assert box.data["text/html"].count(" ─ ") == 1, line
         assert [error.traceback for error in errors] == ([[end]] if end else []), line
         assert ("add(1, 2)" in box.data["text/plain"]) is bool(end and end.startswith("not yet")), line

@@ -73,7 +73,7 @@ WRONG = {
     ],
     "range-too-short": but(no_hits=HITS.replace("[10s]", "[500ms]") + " < 0.02"),
     "labels-differ": but(one_at_a_time=f"sum({RUNNING}) + {WAITING} < 2"),
-    "never-rings": [but(cache_too_small=f"{KV} > 1"), but(cache_too_small=f"{KV} > 90")],
+    "never-fires": [but(cache_too_small=f"{KV} > 1"), but(cache_too_small=f"{KV} > 90")],
     "wrong-way-round": [but(no_hits=f"{HITS} > 0.02"), but(one_at_a_time=f"{WAITING} > 1")],
     "false-alarm": but(max_num_seqs_too_low=f"{WAITING} >= 0"),
     "takes-it-for-another": [
