@@ -29,7 +29,7 @@ Four files belong to an exercise:
   which an answer has to agree with the solution (`exercises/judging/solutions.py`);
 - `tests/exercises/answers/p1e1_pairs.py`, the bank: right answers that are written differently, and wrong ones that no slip gives.
 
-    EXERCISE = Solution(
+    EXERCISE = Exercise(
         "p1e1_pairs",
         count_pairs={"pairs-counted-once": {"counts.get(pair, 0) + 1": "1"}, "pairs-wrap-around": ...},
         merge={"merge-keeps-the-second": {"i += 2": "i += 1"}, ...},

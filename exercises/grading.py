@@ -15,7 +15,8 @@ from exercises.judging import boxes, progress
 from exercises.judging.answers import guard
 from exercises.judging.comparing import expect_equal, same, show
 from exercises.judging.sandbox import judge_safely
-from exercises.judging.verdict import Exercise, NotAttempted, NotYet, Stopped, Verdict, WrongCall
+from exercises.judging.solutions import Exercise
+from exercises.judging.verdict import NotAttempted, NotYet, Stopped, Verdict, WrongCall
 
 __all__ = [
     "Exercise",

@@ -23,18 +23,19 @@ from exercises.judging import transcript
 from exercises.judging.plain_runs import run_cells
 from exercises.judging.registry import find
 from exercises.judging.sandbox import LARGEST_FILE, calm_down, died, judge, limit_memory, run_apart
-from exercises.judging.transcript import Player, Recorder, decoded, encoded
-from exercises.judging.verdict import Exercise, NotAttempted, NotYet, Verdict
+from exercises.judging.solutions import Exercise
+from exercises.judging.transcript import decoded, encoded
+from exercises.judging.verdict import NotAttempted, NotYet, Verdict
 
 
 def recorded(exercise: Exercise, answers: Sequence[Any]) -> tuple[Verdict, bytes]:
     """Judge where the answers are, and write the transcript: this verdict, the answers, the results."""
-    transcript.current = recorder = Recorder()
+    transcript.current = results = []
     try:
         verdict = judge(exercise, answers)
     finally:
         transcript.current = None
-    return verdict, encoded([asdict(verdict), answers, *recorder.results])
+    return verdict, encoded([asdict(verdict), answers, *results])
 
 
 def replayed(exercise: Exercise, told: bytes) -> tuple[Verdict, bool]:
@@ -46,7 +47,7 @@ def replayed(exercise: Exercise, told: bytes) -> tuple[Verdict, bool]:
         if claimed.state in ("not yet", "not attempted"):
             return claimed, False
         claims = True
-        transcript.current = Player(iter(results[1:]))
+        transcript.current = iter(results[1:])
         verdict = judge(exercise, results[0])
     except Exception as error:  # no transcript, or one that no `Recorder` has written
         says = f"Its results cannot be read ({type(error).__name__})."

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from exercises.classroom import report
 from exercises.classroom.grade import Graded, grade
 from exercises.classroom.room import has_walls
 from exercises.classroom.submission import (
+    OF_SOME,
     TABLE,
     Submission,
     Unread,
@@ -58,7 +59,7 @@ def hand_in(console: Console, learner: str) -> int:
 
 
 def grade_folder(console: Console, folder: str, *words: str) -> int:
-    """Run all answers again, or those to some exercises; show what came out, and write it beside them as grades.csv."""
+    """Run all answers again, or those to some exercises; show what came out, and write it beside them as a table."""
     if not hasattr(os, "fork"):
         raise LabError("lab grade needs Linux, macOS, WSL or the container: see docs/TEACHING.md")
     only = {the_one(word, all_names(), "exercise", "; `lab progress` lists them") for word in words}
@@ -71,7 +72,7 @@ def grade_folder(console: Console, folder: str, *words: str) -> int:
         raise LabError(f"nothing was handed in: no file of `lab submit` in {folder}")
     for submission in submissions if only else ():
         submission.answers = {name: a for name, a in submission.answers.items() if name in only}
-    table = Path(folder) / TABLE
+    table = Path(folder) / (OF_SOME if only else TABLE)
     check_writable(table)
     isolated = has_walls() or not _agreed(console)
     graded: list[Graded] = []
@@ -93,13 +94,10 @@ def _agreed(console: Console) -> bool:
     """
     console.print(f"[yellow]{UNPROTECTED}[/]")
     console.print("Type yes to run them all the same: ", end="")
-    try:
-        agreed = input().strip().lower() == "yes"
-    except EOFError:
-        agreed = False
-    if not agreed:
-        raise LabError("nothing was run: grade on Linux or in the container, or type yes")
-    return agreed
+    with suppress(EOFError):
+        if input().strip().lower() == "yes":
+            return True
+    raise LabError("nothing was run: grade on Linux or in the container, or type yes")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

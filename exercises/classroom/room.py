@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,10 @@ class Room:
                 errors="replace",
                 start_new_session=True,  # out of reach of Ctrl-C: `close` ends it
             )
+        # Should an answer bring the room to a stop.
+        self.stop = threading.Timer(LONGEST * (1 + len(answers)), self.process.kill)
+        self.stop.daemon = True
+        self.stop.start()
 
     def is_ready(self) -> bool:
         return self.process.stdout.readline() == "ready\n"
@@ -76,20 +80,11 @@ class Room:
     def results(self) -> Iterator[dict[str, Any]]:
         """What came out of each answer; of fewer if an answer ended the room."""
         with suppress(ValueError):
-            while line := self._line():
+            for line in self.process.stdout:
                 yield json.loads(line)
 
-    def _line(self) -> str:
-        """The next line; "" when the room ends, or an answer has brought it to a stop."""
-        stop = threading.Timer(LONGEST, self.process.kill)
-        stop.daemon = True
-        stop.start()
-        try:
-            return self.process.stdout.readline()
-        finally:
-            stop.cancel()
-
     def close(self) -> None:
+        self.stop.cancel()
         self.process.kill()
         self.process.wait()
         self.process.stdout.close()
@@ -99,14 +94,9 @@ class Room:
 
 def has_walls() -> bool:
     """Whether this machine has the namespaces that a room needs."""
-    try:
-        room = Room({}, isolated=True)
-    except OSError:  # no such program
-        return False
-    try:
+    with suppress(OSError), closing(Room({}, isolated=True)) as room:  # OSError: no such program
         return room.is_ready()
-    finally:
-        room.close()
+    return False
 
 
 # ------------------------------------------------------------------ the walls, put up within new namespaces

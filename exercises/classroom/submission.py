@@ -23,7 +23,10 @@ from labkit.paths import outputs, write_whole
 ENDING = ".submission.json"
 LARGEST = 2_000_000  # bytes of a file that is read: ten times what all exercises take
 LONGEST_CELL = 100_000  # characters: no solution has more, and a parser may take a gigabyte for a million
-TABLE = "grades.csv"  # what `lab grade` writes beside what was handed in
+TABLE, OF_SOME = (
+    "grades.csv",
+    "grades-only.csv",
+)  # what `lab grade` writes beside what was handed in; with --only
 AGAIN = re.compile(
     r" ?\(\d+\)(?=(\.submission)?(\.json)?$)"
 )  # a browser's second download: "ada.submission (1).json"
@@ -116,7 +119,7 @@ def submissions_in(folder: Path) -> list[Submission | Unread]:
         raise LabError(f"{folder} is not a folder: lab grade FOLDER, with what was handed in")
     by_learner: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
-        if not path.name.startswith(".") and path.name != TABLE:
+        if not path.name.startswith(".") and path.name not in (TABLE, OF_SOME):
             by_learner.setdefault(_name_of(path).removesuffix(ENDING), []).append(path)
     return [found for paths in by_learner.values() for found in _read(paths)]
 

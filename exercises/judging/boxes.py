@@ -12,8 +12,9 @@ from rich.padding import Padding
 from rich.panel import Panel
 from rich.text import Text
 
+from exercises.judging.solutions import Exercise
 from exercises.judging.sources import heading_of
-from exercises.judging.verdict import Exercise, Verdict
+from exercises.judging.verdict import Verdict
 from labkit.terminal import Page, open_streams
 
 LOOKS = {  # mark and colour, which is read on a light and on a dark ground

@@ -3,9 +3,9 @@
 import importlib
 from functools import cache
 
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 from exercises.judging.sources import SOURCES, all_names, the_one
-from exercises.judging.verdict import Exercise, WrongCall
+from exercises.judging.verdict import WrongCall
 from labkit.errors import LabError
 
 
@@ -14,7 +14,7 @@ def exercises_of(phase: int) -> dict[str, Exercise]:
     """The exercises of one phase, by name: a check in a notebook does not wait for the other phases' graders."""
     graders = sorted((SOURCES / f"phase{phase}").glob("grade_*.py"))
     modules = [importlib.import_module(f"exercises.phase{phase}.{grader.stem}") for grader in graders]
-    found = [s.exercise for module in modules for s in vars(module).values() if isinstance(s, Solution)]
+    found = [one for module in modules for one in vars(module).values() if isinstance(one, Exercise)]
     by_name = {exercise.name: exercise for exercise in found}
     return {name: by_name[name] for name in all_names() if name in by_name}
 

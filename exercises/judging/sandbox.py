@@ -21,7 +21,6 @@ import signal
 import struct
 import sys
 import tempfile
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -32,7 +31,8 @@ from typing import IO, Any, NamedTuple
 
 from exercises.judging.answers import is_stub, name_the_trouble, stub_says, watch
 from exercises.judging.comparing import verdict_of
-from exercises.judging.verdict import Exercise, NotAttempted, NotYet, Verdict
+from exercises.judging.solutions import Exercise
+from exercises.judging.verdict import NotAttempted, NotYet, Verdict
 
 MOST_PRINTED = 20_000  # characters of what an answer prints
 MORE_MEMORY = 2 << 30  # bytes that a process may take beyond what it had
@@ -59,17 +59,16 @@ def judge(exercise: Exercise, answers: Sequence[Any]) -> Verdict:
     return Verdict("correct", says=f"Right in {watch.cases} cases." if watch.cases else "")
 
 
-def judge_safely(exercise: Exercise, answers: Sequence[Any], seconds: float | None = None) -> Verdict:
-    """Grade in a process of its own. `seconds`: the time limit."""
-    seconds = exercise.seconds if seconds is None else seconds
+def judge_safely(exercise: Exercise, answers: Sequence[Any]) -> Verdict:
+    """Grade in a process of its own."""
     if not hasattr(os, "fork"):
         return judge(exercise, answers)
     with tempfile.TemporaryFile() as printed:
-        ended = run_apart(partial(_judged, exercise, tuple(answers)), seconds, printed)
+        ended = run_apart(partial(_judged, exercise, tuple(answers)), exercise.seconds, printed)
         _pass_on(printed)
     try:
         return Verdict(**json.loads(ended.told)) if ended.code == 0 else died(ended)
-    except (ValueError, TypeError):  # the answer closed the pipe, or wrote into it
+    except (ValueError, TypeError):  # the answer ended the process, or wrote into that file
         return died(ended)
 
 
@@ -131,37 +130,27 @@ def run_apart(
         printed: the file that takes what the work prints; nothing is kept without one.
         prepare: what the process does before the work; `calm_down` unless another is given.
     """
-    fork = multiprocessing.get_context("fork")
-    told_from, told_to = fork.Pipe(duplex=False)
     board = mmap(-1, BOARD)  # both processes see it
-    process = fork.Process(target=_do, args=(work, seconds, told_to, printed, board, prepare or calm_down))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside the kernel's threads: see calm_down
-        process.start()
-    told_to.close()
-    told = b""
-    # An answer may begin to tell something, and not go on: the pipe then says that there is something to read.
-    stop = threading.Timer(PATIENCE * seconds + 1, process.kill)
-    stop.daemon = True
-    stop.start()
-    try:
-        late = not told_from.poll(PATIENCE * seconds)
-        if not late:
-            with contextlib.suppress(EOFError, OSError):  # it has ended, or told too much
-                told = told_from.recv_bytes(LARGEST_FILE)
-            if not told:
-                process.join(seconds)
-                late = process.is_alive() or not stop.is_alive()
-    finally:  # also when the learner interrupts
-        stop.cancel()
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-        process.join()
-        told_from.close()
+    with tempfile.TemporaryFile() as told_to:
+        work_apart = work, seconds, told_to, printed, board, prepare or calm_down
+        process = multiprocessing.get_context("fork").Process(target=_do, args=work_apart)
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # fork beside the kernel's threads: see calm_down
+            process.start()
+        try:
+            process.join(PATIENCE * seconds)
+            late = process.is_alive()
+        finally:  # also when the learner interrupts
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            process.join()
+        told_to.seek(0)
+        told = told_to.read() if process.exitcode == 0 else b""
     limit = PATIENCE * seconds if late else math.ceil(seconds)
-    late = late or process.exitcode == -signal.SIGXCPU
-    code = 0 if told else None if late else process.exitcode
+    code = None if late or process.exitcode == -signal.SIGXCPU else process.exitcode
     return Ended(told, code, board[:].partition(b"\0")[0].decode(errors="ignore"), limit)
 
 
@@ -180,7 +169,8 @@ def _do(work: Any, seconds: float, told_to: Any, printed: Any, board: mmap, prep
         told = work()
         with contextlib.suppress(Exception):
             sys.stdout.flush()
-        told_to.send_bytes(told)
+        told_to.write(told)
+        told_to.flush()
         code = 0
     finally:
         os._exit(code)  # no atexit, no flushing of the kernel's sockets

@@ -1,6 +1,6 @@
-"""The solution of an exercise, taken from its source: graders compare answers with it, and mistakes are slips in it.
+"""An exercise by its solution, taken from its source: graders compare answers with it, and mistakes are slips in it.
 
-    PAIRS = Solution("p1e1_pairs", count_pairs={"pairs-counted-once": {"counts.get(pair, 0) + 1": "1"}}, merge={...})
+    PAIRS = Exercise("p1e1_pairs", count_pairs={"pairs-counted-once": {"counts.get(pair, 0) + 1": "1"}}, merge={...})
 
     @PAIRS.grader
     def grade_pairs(count_pairs, merge):
@@ -11,6 +11,7 @@ Where a copy of the course holds stubs, the solutions come from one packed file 
 
 import ast
 import linecache
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from itertools import count
@@ -20,7 +21,7 @@ from exercises.judging.comparing import brief
 from exercises.judging.judge import When, judge
 from exercises.judging.scripts import present, run_script, show_script
 from exercises.judging.sources import cut, whole_source
-from exercises.judging.verdict import Diagnoses, Exercise, texts_of
+from exercises.judging.verdict import Diagnoses, texts_of
 
 CHECK = '# %% tags=["check"]'
 Slip = Mapping[str, str]
@@ -72,16 +73,19 @@ def handed_out(name: str, asked: str, slip: Slip | None = None) -> Any:
     return solved(name, (asked,), slip, as_handed_out=True)[asked]
 
 
-class Solution:
-    """An exercise by its solution.
+class Exercise:
+    """What the learner writes, and how it is judged.
 
     Args:
-        name: of the exercise. seconds: how long the grader may run.
-        mistakes: for each answer that it asks for, in that order, the known mistakes by their diagnoses. A mistake is a
-            slip in the solution, a `When`, or a tuple of these.
+        name: the notebook's name, such as "p1e1_pairs". seconds: how long the grader may run.
+        mistakes: for each answer that it asks for, in the order in which `check` gets them, the known mistakes by their
+            diagnoses. A mistake is a slip in the solution, a `When`, or a tuple of these.
+
+    Attributes:
+        grade: `grade(*answers)` raises NotYet, or returns. It runs in a process of its own.
     """
 
-    exercise: Exercise
+    grade: Callable[..., Any]
 
     def __init__(self, name: str, seconds: float = 10.0, /, **mistakes: Mapping[str, Any]) -> None:
         self.name, self.seconds, self.asks = name, seconds, tuple(mistakes)
@@ -89,6 +93,12 @@ class Solution:
             asked: {told: ways if isinstance(ways, tuple) else (ways,) for told, ways in known.items()}
             for asked, known in mistakes.items()
         }
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """A nudge, the formula, pseudo-code: in the text file each stands below `## which one it is`."""
+        _, *hints = re.split(r"^## .*\n", texts_of(self.name)["hints"], flags=re.MULTILINE)
+        return tuple(hint.strip("\n") for hint in hints)
 
     @cached_property
     def answers(self) -> dict[str, Any]:
@@ -102,8 +112,7 @@ class Solution:
 
     def grader(self, grade: Callable[..., Any]) -> Callable[..., Any]:
         """Decorates the function that judges the answers."""
-        how = dict(seconds=self.seconds, mistakes=self.wrong_answers)
-        self.exercise = Exercise(self.name, self.asks, grade, **how)
+        self.grade = grade
         return grade
 
     def wrong_answers(self) -> list[tuple[str, Slip]]:

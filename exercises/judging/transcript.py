@@ -23,45 +23,29 @@ from exercises.judging.verdict import NotYet
 LEFT_OUT = "(no data)"  # stands for a function, an exception or an object: equal to no right result
 
 
-class Recorder:
-    """Keeps the results of events while the grader runs with the answer."""
-
-    def __init__(self) -> None:
-        self.results: list[Any] = []
-        self.inside = False
-
-    def event(self, work: Callable[[], Any]) -> Any:
-        if self.inside:  # an event within an event: the outer one's result is what counts
-            return work()
-        self.inside = True
-        try:
-            out = work()
-        finally:
-            self.inside = False
-        self.results.append(plain(out))
-        return out
-
-
-class Player:
-    """Replays events while the grader runs without the answer."""
-
-    def __init__(self, results: Iterator[Any]) -> None:
-        self.results = results
-
-    def event(self, work: Callable[[], Any]) -> Any:
-        try:
-            return next(self.results)
-        except StopIteration:
-            says = "The answer ended before the grader had seen all of its results."
-            raise NotYet("transcript-ends", says) from None
-
-
-current: Recorder | Player | None = None
+current: list[Any] | Iterator[Any] | None = None  # what is written, or what is replayed
 
 
 def event(work: Callable[[], Any]) -> Any:
-    """Do the work, or replay it."""
-    return current.event(work) if current else work()
+    """Do the work, and note its result in the transcript; or give the result that stands there.
+
+    Raises:
+        NotYet: the transcript has no more.
+    """
+    global current
+    if current is None:
+        return work()
+    if not isinstance(current, list):
+        for out in current:
+            return out
+        raise NotYet("transcript-ends", "The answer ended before the grader had seen all of its results.")
+    results, current = current, None  # an event within an event: the outer one's result is what counts
+    try:
+        out = work()
+    finally:
+        current = results
+    results.append(plain(out))
+    return out
 
 
 def encoded(value: Any) -> bytes:

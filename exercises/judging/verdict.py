@@ -1,7 +1,6 @@
-"""What an exercise is, and what can come out of grading an answer."""
+"""What can come out of grading an answer, and the texts that say it."""
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,31 +10,6 @@ from labkit.errors import LabError
 State = Literal["correct", "not yet", "not attempted"]
 NOTHING: Any = type("Nothing", (), {"__repr__": lambda self: "(nothing)", "__bool__": lambda self: False})()
 """Stands for "no value given", since None is a value that an answer may return."""
-
-
-@dataclass(frozen=True)
-class Exercise:
-    """One exercise: what the learner writes, and how it is judged.
-
-    Attributes:
-        name: the notebook's name, such as "p1e1_pairs".
-        asks: names of the things that the learner defines, in the order in which `check` gets them.
-        grade: `grade(*answers)` raises NotYet, or returns. It runs in a process of its own, with a time limit.
-        seconds: how long the grader may run.
-        mistakes: gives (diagnosis, a wrong answer that has to get it), as slips in the solution.
-    """
-
-    name: str
-    asks: tuple[str, ...]
-    grade: Callable[..., Any]
-    seconds: float = 10.0
-    mistakes: Callable[[], list[tuple[str, Mapping[str, Any]]]] = list
-
-    @property
-    def hints(self) -> tuple[str, ...]:
-        """A nudge, the formula, pseudo-code: in the text file each stands below `## which one it is`."""
-        _, *hints = re.split(r"^## .*\n", texts_of(self.name)["hints"], flags=re.MULTILINE)
-        return tuple(hint.strip("\n") for hint in hints)
 
 
 class NotYet(Exception):

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from exercises.judging.solutions import Slip, Solution
+from exercises.judging.solutions import Exercise, Slip
 
 # ---------------------------------------------------------------------- 1.1 pairs
 
@@ -17,7 +17,7 @@ def _sliced(pairs: str, of: str = "tokens") -> Slip:
 IMPORT = {"from exercises.grading import check, hint": "from itertools import pairwise"}
 ADDED, TEXTS = "merged.append(tokens[i])", ('" ".join(map(str, tokens))', '" ".join(map(str, pair))')
 PAIRS, MATCH = "zip(tokens, tokens[1:])", "tuple(tokens[i : i + 2]) == pair"
-MERGES = Solution(
+MERGES = Exercise(
     "p1e1_pairs",
     count_pairs={
         "pairs-step-by-two": {PAIRS: "zip(tokens[::2], tokens[1::2])"},
@@ -111,7 +111,7 @@ ONE_PASS = """    i = 0
     return [ranks[part] for part in parts]
 """
 IDS, JOINED = "[ranks[part] for part in parts]", "[parts[i] + parts[i + 1]]"
-ENCODE = Solution(
+ENCODE = Exercise(
     "p1e2_encode",
     encode={
         "encode-longest-first": {LOOP: LONGEST + LOOP},

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from functools import cache
 
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 from phase1_tokens_embeddings.tokens import BPETokenizer
 
 START, END = "<|im_start|>", "<|im_end|>"
@@ -28,7 +28,7 @@ AS_TEXT = (
 )
 WORDS, PROMPT, ANSWER = "{message['content']}", "if add_generation_prompt:", r'encode("assistant\n")'
 MESSAGE = r"""encode(f"{message['role']}\n{message['content']}")"""
-EXERCISE = Solution(
+EXERCISE = Exercise(
     "p1e6_chat",
     chat_ids={
         "chat-forged": (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from exercises.judging.judge import When
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 
 Entry = tuple[str, list[int], int, int]
 
@@ -70,7 +70,7 @@ def read_safely(read_header: Callable, name: str, data: bytes) -> dict[str, Entr
 
 PLACES = "start + first, start + end)"
 HEADER, IS_METADATA = "if start > len(data):", 'name == "__metadata__"'
-EXERCISE = Solution(
+EXERCISE = Exercise(
     "p1e4_header",
     read_header={
         "header-big-endian": ({'"<Q"': '">Q"'}, {'"<Q"': '">Q"', HEADER: "if False:"}),

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 
 LLAMA3 = dict(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096)
 GPT2 = dict(num_hidden_layers=12, num_attention_heads=12, hidden_size=768)
@@ -17,7 +17,7 @@ LLAMA2 = LLAMA3 | dict(num_key_value_heads=32)
 QUERY_HEADS, NO_HEAD_DIM = {"* kv_heads *": "* heads *"}, {'config.get("head_dim") or ': ""}
 LEFT, EACH = "(card_bytes - weight_bytes)", "(bytes_per_token * tokens_per_user)"
 FIT = f"max(0, card_bytes - weight_bytes) // {EACH}"
-EXERCISE = Solution(
+EXERCISE = Exercise(
     "p1e5_kv_bytes",
     kv_bytes={
         "kv-only-one-of-two": {"return 2 * config": "return config"},

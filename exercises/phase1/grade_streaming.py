@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from exercises.judging.judge import When
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 
 Turns = list[tuple[int, bytes]]  # whose stream gets which token
 
@@ -69,7 +69,7 @@ def _half_characters(got: Sequence[str], want: Sequence[str], name: str, *_: obj
 PUSH = "def push(self, token: bytes) -> str:"
 BEGINNING, ODD = 'data, text = self.waiting + token, ""', 'text += "\\ufffd"'
 REST, WAITS = 'rest.decode("utf-8", errors="replace")', 'error.reason == "unexpected end of data"'
-EXERCISE = Solution(
+EXERCISE = Exercise(
     "p1e3_streaming",
     Streamer={
         "stream-waits-for-ever": ({WAITS: "True"}, {WAITS: 'error.reason != "invalid start byte"'}),

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from exercises.grading import guard, same, show
 from exercises.judging.judge import When
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 
 # ---------------------------------------------------------------------- 2.0 scores by a product, probabilities by softmax
 
 PROBABILITIES, SCORES = "torch.softmax(hidden @ table.T, dim=-1)", "hidden @ table.T"
-TENSORS = Solution(
+TENSORS = Exercise(
     "p2e0_tensors",
     next_probabilities={
         "tensor-no-softmax": {PROBABILITIES: SCORES},
@@ -51,7 +51,7 @@ def grade_tensors(next_probabilities: Callable) -> None:
 # ---------------------------------------------------------------------- 2.1 the causal mask
 
 SEEN = "torch.arange(num_keys)[None, :] <= positions[:, None]"
-MASK = Solution(
+MASK = Exercise(
     "p2e1_causal_mask",
     may_see={
         "mask-blind-to-itself": {"<=": "<"},
@@ -96,7 +96,7 @@ def _of_too_low_a_number(got: Tensor, want: Tensor, q: Tensor, *_: Tensor) -> bo
     return bool(q.abs().max() > 100) and bool(got.isfinite().all())
 
 
-HEAD = Solution(
+HEAD = Exercise(
     "p2e2_one_head",
     one_head={
         "head-not-scaled": {SCALE: ""},
@@ -145,7 +145,7 @@ def grade_head(one_head: Callable) -> None:
 
 SHARED, STACKED = "h // group", "torch.stack(outputs, dim=1)"
 EACH_HEAD = "q[:, h], k[:, h // group], v[:, h // group]) for h in range(num_heads)"
-GROUPS = Solution(
+GROUPS = Exercise(
     "p2e3_grouped",
     grouped_attention={
         "group-repeat-not-interleave": {SHARED: "h % num_kv_heads"},
@@ -188,7 +188,7 @@ def grade_grouped(grouped_attention: Callable) -> None:
 PLACES, TURNED = "positions.float()", "a * cos - b * sin, b * cos + a * sin"
 SPEEDS = "theta ** (-torch.arange(half, dtype=torch.float32) / half)"
 RESULT = f"torch.cat(({TURNED}), dim=-1).to(x.dtype)"
-ROTARY = Solution(
+ROTARY = Exercise(
     "p2e4_rotary",
     rotate={
         "rotary-positions-start-anew": {PLACES: "torch.arange(len(x)).float()"},

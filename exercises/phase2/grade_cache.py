@@ -9,7 +9,7 @@ from torch import Tensor
 
 from exercises.grading import same
 from exercises.judging.judge import When
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 
 FULL = "room for 4 tokens: 3 come, then 2, which do not fit, then 1"
 RUNS = [  # name, layers, room, how many new tokens come in each step; every layer gets them, one after the other
@@ -79,7 +79,7 @@ def _tensors(got: Appended) -> list[Tensor]:
 START, END = "start = self.lengths[layer]", "self.lengths[layer] = end"
 STORE_KEYS, STORE_VALUES = "self.keys[layer, start:end] = k", "self.values[layer, start:end] = v"
 PAIR, ROOM = "self.keys[layer, :end], self.values[layer, :end]", "self.keys.shape[1]"
-EXERCISE = Solution(
+EXERCISE = Exercise(
     "p2e5_cache",
     Cache={
         "cache-one-counter-for-all-layers": (

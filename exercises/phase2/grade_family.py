@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 from exercises.phase2.unknown_models import Shapes, UnknownModel
 from phase1_tokens_embeddings.weights.families import Family
 
@@ -31,7 +31,7 @@ WIDTH, FEWER = (
     'config["num_key_value_heads"] != config["num_attention_heads"]',
 )
 GATED = '"gate_proj" in parts or "gate_up_proj" in parts'
-EXERCISE = Solution(
+EXERCISE = Exercise(
     "p2e10_family",
     choices={
         "family-post-attention-is-after": {'"post_feedforward_layernorm"': '"post_attention_layernorm"'},

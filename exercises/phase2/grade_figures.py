@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import torch
 
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 
 # ---------------------------------------------------------------------- 2.6 top-p
 
 KEPT, SHARES = "before < p", "return kept / kept.sum()"
 PUT_BACK = "kept[places] = ordered.where(before < p, 0.0)"
-TOP_P = Solution(
+TOP_P = Exercise(
     "p2e6_top_p",
     keep_top_p={
         "top-p-cuts-the-crossing-token": (
@@ -65,7 +65,7 @@ def grade_top_p(keep_top_p: Callable) -> None:
 
 SLOWER, BYTES = "max(computing, fetching)", "num_parameters * bytes_per_parameter"
 FREE = "bytes_per_parameter * rate / (2 * bandwidth)"
-TTFT = Solution(
+TTFT = Exercise(
     "p2e7_ttft",
     step_seconds={
         "roofline-adds": {SLOWER: "computing + fetching"},

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 
 Step = tuple[list[int], int]  # the tokens of a step, the place of the first
 
@@ -39,7 +39,7 @@ def _steps(got: tuple[list[int], list[Step]], want: tuple[list[int], list[Step]]
 OFFSET = "offset += len(new)  # once per step, before `new` is replaced"
 NEW, PLACE = "new = [token]", "2 * prompt_length + i"
 ENDS = "        if len(answer) == max_new_tokens:\n            return answer"
-LAB = Solution(
+LAB = Exercise(
     "p2d1_words_after_a_gap",
     generate={
         "lab-still-jumps": {OFFSET: "offset += len(new) if answer else 2 * len(new)"},

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from exercises.judging.judge import When
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 
 # ---------------------------------------------------------------------- 2.8 two weights in a byte
 
 HALVES, BYTE = "codes[..., :16], codes[..., 16:]", "low | high << 4"
 CODES = "torch.cat((packed & 15, packed >> 4), dim=-1)"
-INT4 = Solution(
+INT4 = Exercise(
     "p2e8_int4_groups",
     pack={
         "pack-neighbours": {HALVES: "codes[..., ::2], codes[..., 1::2]"},
@@ -54,7 +54,7 @@ def grade_int4_groups(pack: Callable, unpack: Callable) -> None:
 
 FOUND, PUT_BACK = "int(largest.bincount().argmax())", "back[:, column] = weight[:, column]"
 SCALES = "scales = rest.abs().amax(dim=1, keepdim=True) / 127"
-OUTLIER = Solution(
+OUTLIER = Exercise(
     "p2e9_outlier",
     find_outlier={
         "find-sign-forgotten": (

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from exercises.judging.judge import Raised, When
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 
 Attention = Callable[[Tensor, Tensor, Tensor, list[int], int], Tensor]
 
@@ -32,7 +32,7 @@ def _in_steps_of_both(slip: dict[str, str]) -> tuple[dict[str, str], ...]:
     return slip, BY_TOKEN | slip
 
 
-EXERCISE = Solution(
+EXERCISE = Exercise(
     "p3e6_paged_attention",
     paged_attention={
         "logical-as-physical": {"block_table[logical]": "logical"},

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from exercises.judging.judge import When
 from exercises.judging.scripts import first_is
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 
 # ---------------------------------------------------------------------- 3.1 allocate and free
 
@@ -55,7 +55,7 @@ HALF_DONE = {
     CHECKED: "if False:",
     COUNTED_DOWN: f'if not self.ref_count[block]:\n                raise ValueError("free")\n            {COUNTED_DOWN}',
 }
-ALLOCATE = Solution(
+ALLOCATE = Exercise(
     "p3e1_allocate",
     Allocator={
         "null-block-given-out": {"range(1, num_blocks)": "range(num_blocks)"},
@@ -120,7 +120,7 @@ def _blocks_of_16(got: list[int], want: list[int], table: list[int], first: int,
 
 
 TOKENS = "range(first, first + num_tokens)"
-SLOTS = Solution(
+SLOTS = Exercise(
     "p3e2_block_table",
     slots={
         "logical-as-physical": {"block_table[token // block_size]": "token // block_size"},
@@ -162,7 +162,7 @@ FREE_LISTS = [
 ]
 
 ROW, LEAVES = "nameless[::-1] + self.blocks + named[::-1]", "self.blocks.remove(block)"
-EVICTION = Solution(
+EVICTION = Exercise(
     "p3e4_eviction",
     FreeList={
         "evicts-most-recent": ({"pop(0)": "pop()"}, {ROW: "table[::-1] + self.blocks"}),

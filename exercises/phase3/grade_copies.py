@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from exercises.judging.judge import When
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 from exercises.phase3.pool import Pool
 
 Fork = Callable[[list[int], Pool], list[int]]
@@ -65,7 +65,7 @@ COPY = """new = pool.take()
         pool.copy(table[at], new)
         pool.ref_count[table[at]] -= 1
         table[at] = new"""
-EXERCISE = Solution(
+EXERCISE = Exercise(
     "p3e5_copy_on_write",
     fork={
         "one-table-for-both": {"list(table)": "table"},

@@ -5,7 +5,7 @@ from typing import Any
 
 from exercises.judging.judge import expect_cause
 from exercises.judging.scripts import first_is
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 
 SAME = [1, 2, 3, 4, 5, 6]
 NINE = list(range(1, 10))
@@ -51,7 +51,7 @@ def _random_script(seed: int) -> str:
 
 
 COUNTED, FOLLOWS, DROPPED = "self.point_to(same)", "table[i] = same", "self.drop(table[i])"
-LAB = Solution(
+LAB = Exercise(
     "p3d1_freed_and_read",
     Manager={
         "pointed-to-and-not-counted": (

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from exercises.judging.judge import When
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 
 Names = Callable[[list[int], int], list[Hashable]]
 Find = Callable[[list[int], int, dict[Hashable, int]], list[int]]
@@ -42,7 +42,7 @@ def found(
 
 ENDS = "range(block_size, len(token_ids) + 1, block_size)"
 TOKENS = "token_ids[end - block_size : end]"
-EXERCISE = Solution(
+EXERCISE = Exercise(
     "p3e3_prefix",
     block_names={
         "hash-without-parent": {"hash_block(parent,": 'hash_block(b"",'},

@@ -3,12 +3,12 @@
 import random
 from collections.abc import Callable
 
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 
 # ---------------------------------------------------------------------- 4.7 copied drafts
 
 LENGTHS, PLACES = "range(min(most, len(tokens) - 1), least - 1, -1)", "range(len(tokens) - length)"
-COPIED = Solution(
+COPIED = Exercise(
     "p4e7_copied_drafts",
     propose={
         "last-place": {PLACES: f"reversed({PLACES})"},
@@ -51,7 +51,7 @@ def grade_copied_drafts(propose: Callable) -> None:
 REJECTED, LEFT = "points[j] >= p[j][x] / q[j][x]", "max(a - b, 0)"
 REDRAWN, BONUS = "[*drafts[:j], draw(left, points[-1])]", "[*drafts, draw(p[-1], points[-1])]"
 KEPT = f"[x for j, x in enumerate(drafts) if not {REJECTED}]"
-VERIFIED = Solution(
+VERIFIED = Exercise(
     "p4e8_verified_drafts",
     verify={
         "resamples-from-p": {LEFT: "a"},
@@ -101,7 +101,7 @@ def grade_verified_drafts(verify: Callable) -> None:
 # ---------------------------------------------------------------------- 4.11 a mask
 
 ENDS, ALIVE = "state in accepting if", "return reached in alive"
-MASK = Solution(
+MASK = Exercise(
     "p4e11_mask",
     mask={
         "first-character-only": {"in token:": "in token[:1]:"},

@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from exercises.grading import NotYet
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 
 # ---------------------------------------------------------------------- 4.9 Little's law
 
 INSIDE, SECONDS = "sum(done - arrival for arrival, done in requests)", "(end - begin)"
 SEEN = "[sum(a <= time < e for a, e in requests) for time, _ in requests]"
 STAY, KNEE = "tokens * (fixed + each * n)", "most / (tokens * (fixed + each * most))"
-LITTLES_LAW = Solution(
+LITTLES_LAW = Exercise(
     "p4e9_littles_law",
     in_system={
         "clock-from-zero": {SECONDS: "end"},
@@ -79,7 +79,7 @@ Asked = Sequence[tuple[list[int], list[int]]]  # (blocks, loads) of each request
 
 DROWNS, TOO_LITTLE = "loads[chosen] > min(loads) + self.slack", "known[chosen] * 2 < len(blocks)"
 LEAST, WRITTEN = "loads.index(min(loads))", "self.given[chosen].update(blocks)"
-ROUTER = Solution(
+ROUTER = Exercise(
     "p4e10_router",
     Router={
         "never-looks": {f"{TOO_LITTLE} or drowns": "True"},

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from exercises.grading import NotYet, show
 from exercises.judging.judge import When
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 from exercises.phase4.names_lab import play
 
 # ---------------------------------------------------------------------- lab 4: names without contents
@@ -26,7 +26,7 @@ def _other(field: str) -> When:
     return When(lambda got, want, _: got[field] != want[field])
 
 
-NAMES_LAB = Solution(
+NAMES_LAB = Exercise(
     "p4d1_names_without_blocks",
     30.0,
     preempt={
@@ -84,7 +84,7 @@ def grade_names(preempt: Callable, lying: Any) -> None:
 
 
 def _expect_numbers(
-    lab: Solution, asked: str, given: Any, clean: Callable, known: Mapping[str, list], hidden: str
+    lab: Exercise, asked: str, given: Any, clean: Callable, known: Mapping[str, list], hidden: str
 ) -> None:
     """Grade a list of numbers: it shows whether the learner understands the cause.
 
@@ -114,7 +114,7 @@ def _of_nobody(
 
 REPLACED = "torch.where(x == replace_from, replace_to, x).to(x.dtype)"
 ROWS, VALUES = "values.repeat_interleave(num_tokens)", "    values = "
-TEMPERATURE_LAB = Solution(
+TEMPERATURE_LAB = Exercise(
     "p4d2_temperature_from_nowhere",
     expand_batch_to_tokens={
         "nothing-arrives": {ROWS: f"torch.zeros_like({ROWS})"},

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 
 # ---------------------------------------------------------------------- 4.4 batching
 
@@ -13,7 +13,7 @@ PLACE, TAKEN, LOOP = (
     "free_after[place] += length",
     "    for length in lengths:",
 )
-BATCHING = Solution(
+BATCHING = Exercise(
     "p4e4_static_continuous",
     static={
         "hands-out-early": {HANDED_OUT: "done += [clock - max(batch) + n for n in batch]"},
@@ -64,7 +64,7 @@ AVERAGES_FIRST = f"""    firsts = [times[0] - arrival for arrival, times in requ
     kept = sum(firsts) / len(firsts) <= ttft_slo and sum(gaps) / len(gaps) <= tpot_slo
     good = kept * len(requests)
 {BEGINS}"""
-LATENCY = Solution(
+LATENCY = Exercise(
     "p4e5_percentiles_goodput",
     percentile={
         "index-off-by-one": (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import promql_parser as ast
 
 from exercises.grading import NotAttempted, NotYet, show
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 from exercises.phase4.recorded_drills import Minute, minutes_of
 from exercises.phase4.two_causes import after_a_day, at_another_pace, while_idle
 from phase4_scheduler.server.drills import query
@@ -19,7 +19,7 @@ ALERTS = {
     "no_hits": (5, "timestamp"),
 }
 """The drill of each alert, and the cause for which it fires."""
-EXERCISE = Solution("p4e6_two_causes", **{alert: {} for alert in ALERTS})
+EXERCISE = Exercise("p4e6_two_causes", **{alert: {} for alert in ALERTS})
 SAYS = EXERCISE.says()
 
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from exercises.judging.judge import When
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 from exercises.phase4.small_requests import NAMES, Pool, SmallRequest, as_plan
 
 # ---------------------------------------------------------------------- 4.1 one step
 
 LAG = "request.num_tokens - request.num_computed_tokens"
 STOPS = "if room == 0 or budget == 0:\n            break"
-ONE_STEP = Solution(
+ONE_STEP = Exercise(
     "p4e1_one_step",
     share_budget={
         "budget-per-request": {"budget -= n": "pass"},
@@ -64,7 +64,7 @@ ADMITTED, NO_ROOM = (
     "plan.append((request, n))\n        budget -= n",
     "            break\n        running.append",
 )
-PREEMPTION = Solution(
+PREEMPTION = Exercise(
     "p4e2_preemption",
     step={
         "serves-a-victim": {  # walks along a copy of `running`, and comes to those that were sent away by then
@@ -214,7 +214,7 @@ def grade_preemption(step: Callable) -> None:
 # ---------------------------------------------------------------------- 4.3 chunks
 
 THRESHOLD, TOO_MUCH = "if threshold and not alone:", "if n > budget and not chunked:"
-CHUNKS = Solution(
+CHUNKS = Exercise(
     "p4e3_chunks",
     tokens_now={
         "begins-anew": {" - request.num_computed_tokens": ""},

@@ -7,7 +7,7 @@ from typing import Any
 
 from exercises.grading import NotYet, show
 from exercises.judging.judge import When
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 from exercises.phase5.benchmark_records import CARD, WORDS, Card, Record, make_record
 
 TOO_FAST = ("cache", "no wait", "no wait, small")
@@ -25,7 +25,7 @@ def _taken(*kinds: str, got: Sequence[str] = WORDS) -> When:
 KV_HEADS, NUMBERS = "record.num_kv_heads", "2 * record.requests * record.context_len"
 GB_S = "(card.memory_gb_s * 1e3)"
 FLOOR = f"numbers * record.itemsize / {GB_S}"
-EXERCISE = Solution(
+EXERCISE = Exercise(
     "p5e4_lying_benchmark",
     floor_us={
         "floor-counts-query-heads": {KV_HEADS: "record.num_heads"},

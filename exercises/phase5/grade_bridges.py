@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from exercises.judging.judge import When
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 from exercises.phase5.launching import launch_interpreted
 from phase5_real_gpu.ladder import count_loads
 
@@ -54,7 +54,7 @@ def launch(
 # ------------------------------------------------------------------ 5.0a
 
 DOWN, ACROSS = "tl.program_id(0) * TILE", "tl.program_id(1) * TILE"
-COPY = Solution(
+COPY = Exercise(
     "p5e0a_tiled_copy",
     tiled_copy={
         "store-unmasked": {"tile, mask=exists": "tile"},
@@ -98,7 +98,7 @@ ONE_BY_ONE = {  # the result of each tile is written at once
     "tl.sum(tl.exp(tile - tl.max(tile, axis=0)), axis=0), mask=exists)\n        total = total",
     "        tl.store(out + row + first + places, tl.exp(tile - largest) / total, mask=exists)\n": "",
 }
-SOFTMAX = Solution(
+SOFTMAX = Exercise(
     "p5e0b_long_softmax",
     long_softmax={
         "total-not-rescaled": {"total * tl.exp(largest - new)": "total"},
@@ -139,7 +139,7 @@ def grade_softmax(long_softmax: Any) -> None:
 # ------------------------------------------------------------------ 5.0c
 
 PHYSICAL, PLACE = "physical * block_stride", "places[:, None] * token_stride"
-SCORES = Solution(
+SCORES = Exercise(
     "p5e0c_block_scores",
     block_scores={
         "logical-as-physical": {PHYSICAL: "logical * block_stride"},
@@ -183,7 +183,7 @@ OFFSET, EXISTS, PAGE = "tokens % BLOCK_SIZE", "tokens < length", "pages.to(tl.in
 STORE = "        tl.store(out + heads * length + tokens[None, :], scores, mask=(tokens < length)[None, :])\n"
 SECOND = "(lanes + TILE) // BLOCK_SIZE, mask=lanes + TILE < length"
 JUST_IN_TIME = {FIRST: "", NEXT: OWN, "        pages = next_pages\n": ""}
-PAGES = Solution(
+PAGES = Exercise(
     "p5e3_page_ids",
     20.0,
     tile_scores={

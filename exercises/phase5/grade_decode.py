@@ -11,7 +11,7 @@ from torch import Tensor
 
 from exercises.grading import NotAttempted
 from exercises.judging.judge import Raised, When
-from exercises.judging.solutions import Solution, handed_out
+from exercises.judging.solutions import Exercise, handed_out
 from exercises.phase5.launching import body_of, decode_arguments, launch_in_far_blocks, launch_interpreted
 from phase5_real_gpu.ladder import count_loads
 
@@ -104,7 +104,7 @@ SOFTMAX_OF_BLOCK = {
     f"{ADDED}{WEIGHED}": f"acc += {WEIGHED} / tl.sum(weights, axis=0)",
     MAXIMUM: "new = tl.max(scores, axis=0)",
 }
-DECODE = Solution(
+DECODE = Exercise(
     "p5e1_paged_decode",
     40.0,
     paged_decode={
@@ -190,7 +190,7 @@ def grade_decode(paged_decode: Any) -> None:
 
 NAME = "p5e7_faster_decode"
 ACC, TOTAL, SCORES = "acc * shrink[:, None]", "total * shrink", "scores = tl.where(exists[None, :], scores"
-FASTER = Solution(
+FASTER = Exercise(
     NAME,
     40.0,
     group_decode={

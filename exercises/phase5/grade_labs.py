@@ -5,7 +5,7 @@ from typing import Any
 
 from exercises.judging.judge import expect_cause
 from exercises.judging.scripts import first_is
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 from exercises.phase5.small_graph import ROWS
 
 # ---------------------------------------------------------------------- lab 5: stray tokens
@@ -59,7 +59,7 @@ NEW_TENSORS = {
     BY_PLACE: "self.tokens = torch.tensor(tokens + [0] * (len(self.tokens) - n))",
     REST: "self.slots = torch.tensor(slots + [-1] * (len(self.slots) - n))",
 }
-GRAPH_LAB = Solution(
+GRAPH_LAB = Exercise(
     "p5d1_words_of_the_departed",
     Runner={
         "token-cleared-slot-not": {REST: "self.tokens[n:] = 0"},
@@ -136,7 +136,7 @@ ABORTED, HELD, READY = "if user in self.loading:", "if user in self.held:", "sel
 RELEASED = "            self.held.remove(user)\n            self.give_back(user)\n"
 # As it is handed out: the blocks go back while the transfer still writes.
 PLANTED = {ABORTED: "if False:", HELD: "if user not in self.tables:", RELEASED: "            pass\n"}
-LOADER_LAB = Solution(
+LOADER_LAB = Exercise(
     "p5d2_blocks_still_written",
     Loader={
         "overwritten": (

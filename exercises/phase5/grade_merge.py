@@ -9,7 +9,7 @@ from torch import Tensor
 
 from exercises.grading import NotYet
 from exercises.judging.judge import When
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 
 Merge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -17,7 +17,7 @@ LARGEST, WEIGHTS = "largest = log_sums.max()", "weights = torch.exp(log_sums - l
 NO_NAN, NOTHING = "outs = outs.where(weights[:, None] > 0, 0.0)", "torch.zeros(outs.shape[1]), largest"
 OUT, LOG = "weights @ outs / total", "largest + total.log()"
 NOT_FINITE = When(lambda got, *_: not all(part.isfinite().all() for part in got))
-EXERCISE = Solution(
+EXERCISE = Exercise(
     "p5e2_merge_splits",
     merge={
         "averaged": {OUT: "outs.mean(0)"},

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from exercises.judging.judge import Raised, When
-from exercises.judging.solutions import Solution
+from exercises.judging.solutions import Exercise
 from exercises.phase5.other_side import OtherSide
 from exercises.phase5.ranks import HEAD_DIM, Block, make_block, run_ranks
 
@@ -39,7 +39,7 @@ def _shapes(of: Callable[[int, int], bool]) -> When:
     return When(seen)
 
 
-SPLIT = Solution(
+SPLIT = Exercise(
     "p5e5_split_block",
     cut={
         "held-whole": ({'"q", "k", "v",': '"q",'}, {'"out", "down"': '"out",'}),
@@ -143,7 +143,7 @@ BY_HAND = [  # pairs, how many are cached, when the lease ends, after how many r
 READ = "            cache[own] = other.read(theirs)\n"
 LATE = "            if other.clock() >= other.lease_until:\n                return good\n"
 BEHIND, LEFT = "        other.done()\n", "min(num_good * block_size, num_tokens - 1)"
-TRANSFER = Solution(
+TRANSFER = Exercise(
     "p5e6_block_transfer",
     load_blocks={
         "crash-not-caught": (

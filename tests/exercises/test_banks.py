@@ -68,7 +68,7 @@ def wrong_ones(name: str) -> list[tuple[str, tuple[Any, ...]]]:
     found = [(told, one) for told, some in listed for one in (some if isinstance(some, list) else [some])]
     right = right_ones(name)[0]
     crash = [("raises", crashing(right))] if crashing(right) != right else []
-    return [(told, answers_of(name, one)) for told, one in (*found, *find(name).mistakes())] + crash
+    return [(told, answers_of(name, one)) for told, one in (*found, *find(name).wrong_answers())] + crash
 
 
 def judge_all(name: str) -> tuple[list[Verdict], list[Verdict]]:

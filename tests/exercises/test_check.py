@@ -91,7 +91,8 @@ def test_every_kind_of_wrong_answer_has_its_own_word(adding, monkeypatch, answer
 @pytest.mark.parametrize("body", [LOOPS, CATCHES_ALL])
 def test_an_endless_loop_ends_with_a_message(adding, monkeypatch, body):
     monkeypatch.setattr(sandbox, "PATIENCE", 4 if body == CATCHES_ALL else 100)
-    v = verdict(written(body), Exercise(**{**vars(adding), "seconds": 0.5}))
+    monkeypatch.setattr(adding, "seconds", 0.5)
+    v = verdict(written(body), adding)
     seconds = 2 if body == CATCHES_ALL else 1  # it sleeps: what ends it is the clock
     assert v.diagnosis == "endless" and f"still ran after {seconds} s" in v.says, v
 
@@ -164,20 +165,22 @@ def test_same_or_stop(capsys, mine, course, shown):
     assert progress.load() == {}
 
 
-def grader(text):
-    """A grader in a file of its own: what it raises is not in a line of the learner's."""
-    names = {"guard": guard}
-    exec(compile(text, "graders.py", "exec"), names)
-    return names["grade"]
+def graded_by(text):
+    """An exercise whose grader has a file of its own: what it raises is not in a line of the learner's."""
+    exercise = Exercise("p1t3", f={})
+    exec(
+        compile(f"@grader\ndef grade(f):\n    {text}", "graders.py", "exec"),
+        {"guard": guard, "grader": exercise.grader},
+    )
+    return exercise
 
 
 def test_a_grader_that_trips_over_the_result_blames_it_in_words_and_one_that_fails_blames_the_course():
-    grade = grader("def grade(f):\n    out = guard(f, 2, 3)\n    assert out.shape == (2, 3)")
-    shape = Exercise("p1t3_shape", ("f",), grade)
+    shape = graded_by("assert guard(f, 2, 3).shape == (2, 3)")
     v = verdict(right, shape)
     assert v.diagnosis == "unusable-result" and "`right`" in v.says and v.got == "5"
     assert verdict(written("a + b"), shape).diagnosis == "returns-nothing"
-    v = verdict(right, Exercise("p1t4", ("f",), grader("def grade(f):\n    raise KeyError('oops')")))
+    v = verdict(right, graded_by("raise KeyError('oops')"))
     assert v.diagnosis == "grader-failed" and "fault of the course" in v.says
 
 

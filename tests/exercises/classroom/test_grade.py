@@ -42,8 +42,8 @@ def agrees(monkeypatch):
     monkeypatch.setattr("builtins.input", lambda: "yes")
 
 
-def table(folder):
-    with (folder / "grades.csv").open(encoding="utf-8-sig") as file:
+def table(folder, name="grades.csv"):
+    with (folder / name).open(encoding="utf-8-sig") as file:
         return {row["learner"]: row for row in csv.DictReader(file)}
 
 
@@ -154,8 +154,8 @@ def test_without_namespaces_the_teacher_is_asked(tmp_path, tmp_path_factory, cap
     assert "would run with your rights" in " ".join(out.split()) and err.startswith("error: nothing was run")
     monkeypatch.setattr("builtins.input", lambda: "yes")
     assert commands.main(["grade", str(tmp_path), "1.1"]) == 0  # and not 1.2, to which there is no answer
-    assert table(tmp_path)["ada"]["state"] == "correct"
-    assert not list(rooms.iterdir())
+    assert table(tmp_path, "grades-only.csv")["ada"]["state"] == "correct"
+    assert not (tmp_path / "grades.csv").exists() and not list(rooms.iterdir())
 
 
 @pytest.mark.usefixtures("walls")
