@@ -16,10 +16,10 @@ from phase3_paged_attention.paging import BlockManager
 from phase3_paged_attention.sharing import SwappingBlockManager, WindowedBlockManager
 from phase4_scheduler.features import faults
 from phase4_scheduler.features.faults import FaultIsolatingRunner
-from tests.fuzzing import command_line, count, engine, http_bodies, model_files, signals
-from tests.fuzzing.command_line import complaint, options_of
+from tests.fuzzing import count, engine, http_bodies, model_files, programs
 from tests.fuzzing.engine import try_engine
 from tests.fuzzing.model_files import CONTROL, what_is_wrong
+from tests.fuzzing.programs import complaint, options_of
 from tests.properties import unshrunk
 
 seeds = st.integers(0, 2**64 - 1)
@@ -35,7 +35,7 @@ def attack(try_case: Callable[[random.Random], list[str]], cases: int) -> Callab
     @settings(unshrunk, max_examples=cases * (5 if FUZZING else 1))
     @given(seeds)
     def test(seed):
-        count(f"cases of {try_case.__module__.rpartition('.')[2]}")
+        count(f"cases of {try_case.__name__}")
         assert try_case(random.Random(seed)) == []
 
     return test
@@ -44,8 +44,8 @@ def attack(try_case: Callable[[random.Random], list[str]], cases: int) -> Callab
 test_random_traffic_and_faults = pytest.mark.proof(attack(engine.try_engine, cases=4))
 test_damaged_model_files = attack(model_files.try_file, cases=150)
 test_bodies_of_any_shape = attack(http_bodies.try_body, cases=20)
-test_options_of_scripts = pytest.mark.proof(attack(command_line.try_program, cases=12))
-test_signals_at_any_moment = only_linux(only_fuzz(attack(signals.try_signal, cases=2)))
+test_options_of_scripts = only_linux(pytest.mark.proof(attack(programs.try_options, cases=12)))
+test_signals_at_any_moment = only_linux(only_fuzz(attack(programs.try_signal, cases=2)))
 
 
 # ------------------------------------------------------------------ the engine
@@ -145,6 +145,6 @@ def test_what_is_wrong_is_found(code, out, err, finding):
 
 
 def test_every_script_tells_its_options():
-    options = {name: dict(options_of(name)) for name in command_line.NAMES if "phase1" in name}
+    options = {s.stem: dict(options_of(s)) for s in programs.SCRIPTS if "phase1" in s.parent.name}
     assert all({"--json", "--figures", "--predict"} <= set(known) for known in options.values())
-    assert options["phase1_tokens_embeddings.gpu_memory_equation"]["--kv"].startswith("{FP")
+    assert options["gpu_memory_equation"]["--kv"].startswith("{FP")
