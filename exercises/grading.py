@@ -1,4 +1,4 @@
-"""The functions of a notebook, `check` and `hint`, and the errors and comparisons of graders.
+"""The functions of a notebook, `check` and `hint`, and the errors of graders.
 
     check("p1e1_pairs", count_pairs)    # judges the answer, shows one box, raises if it is not correct
     hint("p1e1_pairs")                  # the next hint: a nudge, the formula, pseudo-code, the solution
@@ -12,8 +12,7 @@ from typing import Any
 
 from exercises.capstone import parts
 from exercises.judging import boxes, progress
-from exercises.judging.answers import guard
-from exercises.judging.comparing import expect_equal, same, show
+from exercises.judging.comparing import same, show
 from exercises.judging.sandbox import judge_safely
 from exercises.judging.solutions import Exercise
 from exercises.judging.verdict import NotAttempted, NotYet, Stopped, Verdict, WrongCall
@@ -25,8 +24,6 @@ __all__ = [
     "Verdict",
     "WrongCall",
     "check",
-    "expect_equal",
-    "guard",
     "hint",
     "same",
     "show",

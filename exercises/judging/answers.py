@@ -2,14 +2,13 @@
 
 import inspect
 import linecache
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from mmap import mmap
 from traceback import walk_tb
 from types import CodeType, FunctionType, TracebackType
 from typing import Any
 
 from exercises.judging.comparing import show
-from exercises.judging.transcript import event
 from exercises.judging.verdict import NOTHING, NotAttempted, NotYet
 
 YOUR_TURN = "your turn"  # what the stub raises NotImplementedError with
@@ -30,57 +29,44 @@ class _Watch:
         self.files = {code.co_filename for answer in answers for code in _codes(answer)}
         self.last, self.cases = None, 0
 
-    def calling(self, tried: Any) -> None:
+    def calling(self, tried: str) -> None:
         """Note a call where it can be read even if it never comes back. "": it has."""
         if self.board is not None:
-            text = (tried if isinstance(tried, str) else show(tried)).encode()[: len(self.board) - 1] + b"\0"
+            text = tried.encode()[: len(self.board) - 1] + b"\0"
             self.board[: len(text)] = text
 
 
 watch = _Watch()
 
 
-def guard(answer: Callable[..., Any], *args: Any, tried: Any = NOTHING, **kwargs: Any) -> Any:
+def guard(answer: Any, args: Sequence[Any], tried: str) -> Any:
     """Call an answer. An exception inside becomes NotYet("raises"), with the learner's line.
 
-    `tried` says what was called, if "count_pairs([1, 2, 1])", made from the arguments, is not the best way.
     Other diagnoses: "not-a-function", "wrong-signature", "ends-python" (for sys.exit).
 
-    A grader calls an answer through `judge` and `guard` alone: `lab grade` replays what they gave in a process without the
-    answer (transcript.py).
+    Args:
+        tried: the call as the learner would write it, such as "count_pairs([1, 2, 1])".
     """
-    return event(lambda: _guarded(answer, args, kwargs, tried))
-
-
-def _guarded(answer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tried: Any) -> Any:
-    name = name_of(answer)
-    if tried is NOTHING:
-        tried = _call_text(name, args, kwargs)
     if is_stub(answer):
-        raise NotAttempted(stub_says(name, answer))
+        raise NotAttempted(stub_says(name_of(answer), answer))
     if not callable(answer):
         raise NotYet("not-a-function", f"Give a function; this is {show(answer, 100)}.")
     watch.files.update(code.co_filename for code in _codes(answer))
     watch.calling(tried)
     watch.cases += 1
     try:
-        out = answer(*args, **kwargs)
+        out = answer(*args)
     except (Exception, SystemExit) as error:
-        raise name_the_trouble(error, answer, args, kwargs, tried) from None
+        raise name_the_trouble(error, answer, args, tried) from None
     finally:
         watch.calling("")
-    watch.last = (name, tried, out)
+    watch.last = (name_of(answer), tried, out)
     return out
 
 
 def name_of(answer: Any) -> str:
     name = getattr(answer, "__qualname__", None) or getattr(answer, "__name__", None)
     return name.split("<locals>.")[-1] if isinstance(name, str) else f"this {type(answer).__name__}"
-
-
-def _call_text(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    parts = [show(a, 200) for a in args] + [f"{k}={show(v, 120)}" for k, v in kwargs.items()]
-    return f"{name}({', '.join(parts)})"
 
 
 # ------------------------------------------------------------------ stubs
@@ -110,7 +96,6 @@ def name_the_trouble(
     error: BaseException,
     answer: Any = None,
     args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
     tried: Any = NOTHING,
 ) -> NotYet:
     """An exception out of an answer, or out of the grader because of what an answer gave, as NotYet."""
@@ -128,7 +113,7 @@ def name_the_trouble(
         says = f"sys.exit, exit or quit was called{where}. An answer returns its result."
         return NotYet("ends-python", says, tried)
     if found is None and answer is not None:
-        if isinstance(error, TypeError) and not _takes(answer, args, kwargs or {}):
+        if isinstance(error, TypeError) and not _takes(answer, args):
             says = (
                 f"`{name_of(answer)}` cannot be called as asked: {message}. Keep the arguments of the stub."
             )
@@ -186,9 +171,9 @@ def _codes(answer: Any) -> list[CodeType]:
     return [call.__code__] if isinstance(call, FunctionType) else []
 
 
-def _takes(answer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _takes(answer: Any, args: Sequence[Any]) -> bool:
     try:
-        inspect.signature(answer).bind(*args, **kwargs)
+        inspect.signature(answer).bind(*args)
     except (TypeError, ValueError) as error:  # ValueError: no signature is to be had
         return isinstance(error, ValueError)
     return True

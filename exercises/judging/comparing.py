@@ -105,12 +105,6 @@ def difference(got: Any, expected: Any, tolerance: float = 1e-5, at: str = "") -
     return None if equal else ("wrong-result", f"{here}{show(got, 120)} where {show(expected, 120)} is right")
 
 
-def expect_equal(got: Any, expected: Any, tried: Any = NOTHING, *, tolerance: float = 1e-5) -> None:
-    """Raise NotYet if the values differ."""
-    if found := difference(got, expected, tolerance):
-        raise NotYet(found[0], as_sentence(found[1]), tried, *show_both(got, expected))
-
-
 # ------------------------------------------------------------------ by kind
 
 

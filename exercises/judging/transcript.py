@@ -32,20 +32,14 @@ def event(work: Callable[[], Any]) -> Any:
     Raises:
         NotYet: the transcript has no more.
     """
-    global current
     if current is None:
         return work()
-    if not isinstance(current, list):
-        for out in current:
-            return out
-        raise NotYet("transcript-ends", "The answer ended before the grader had seen all of its results.")
-    results, current = current, None  # an event within an event: the outer one's result is what counts
-    try:
-        out = work()
-    finally:
-        current = results
-    results.append(plain(out))
-    return out
+    if isinstance(current, list):
+        current.append(plain(out := work()))
+        return out
+    for out in current:
+        return out
+    raise NotYet("transcript-ends", "The answer ended before the grader had seen all of its results.")
 
 
 def encoded(value: Any) -> bytes:

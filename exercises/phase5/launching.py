@@ -99,7 +99,7 @@ def _told_of(body: types.FunctionType, args: Any, constants: Any, tried: str) ->
                 cause = cause.__cause__
             if isinstance(cause, AssertionError) and "overflow detected" in str(cause):
                 raise OverflowError(str(cause)) from None
-            raise name_the_trouble(cause, body, args, constants, tried) from None
+            raise name_the_trouble(cause, body, [*args, *constants.values()], tried) from None
 
 
 @contextlib.contextmanager

@@ -11,9 +11,9 @@ from threading import Thread, Timer
 import pytest
 import torch
 
-from exercises.grading import Exercise, NotYet, WrongCall, check, guard, hint
+from exercises.grading import Exercise, NotYet, WrongCall, check, hint
 from exercises.judging import progress, sandbox
-from exercises.judging.answers import is_stub
+from exercises.judging.answers import guard, is_stub
 from exercises.judging.engine_runs import same_or_stop
 from phase1_tokens_embeddings.tokens.bpe import merge_pair
 from tests.exercises.adding import minus, right, stub, times
@@ -176,7 +176,7 @@ def graded_by(text):
 
 
 def test_a_grader_that_trips_over_the_result_blames_it_in_words_and_one_that_fails_blames_the_course():
-    shape = graded_by("assert guard(f, 2, 3).shape == (2, 3)")
+    shape = graded_by("assert guard(f, (2, 3), 'f(2, 3)').shape == (2, 3)")
     v = verdict(right, shape)
     assert v.diagnosis == "unusable-result" and "`right`" in v.says and v.got == "5"
     assert verdict(written("a + b"), shape).diagnosis == "returns-nothing"

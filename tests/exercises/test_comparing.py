@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from exercises.grading import NotYet, Verdict, expect_equal
+from exercises.grading import NotYet, Verdict
 from exercises.judging import boxes
-from exercises.judging.comparing import difference, same, show, verdict_of
+from exercises.judging.comparing import difference, same, show, show_both, verdict_of
 from exercises.judging.scripts import present, run_script
 
 # ------------------------------------------------------------------ comparing
@@ -48,9 +48,6 @@ def test_difference(got, expected, diagnosis):
     found = difference(got, expected)
     assert (found and found[0]) == diagnosis, found
     assert same(got, expected) is (diagnosis is None)
-    if diagnosis:
-        with pytest.raises(NotYet, match=diagnosis):
-            expect_equal(got, expected, "f()")
 
 
 def test_show_never_raises_and_is_never_long():
@@ -77,9 +74,8 @@ def test_floats_are_shown_with_five_digits():
 
 
 def test_floats_that_would_look_the_same_are_shown_in_full():
-    with pytest.raises(NotYet) as caught:
-        expect_equal(torch.tensor([1.00002]), torch.tensor([1.0001]), tolerance=1e-6)
-    assert caught.value.got != caught.value.expected
+    got, expected = show_both(torch.tensor([1.00002]), torch.tensor([1.0001]))
+    assert got != expected
     v = verdict_of(NotYet("x", "", got=[1.0000123], expected=[1.0000456]))
     assert (v.got, v.expected) == ("[1.0000123]", "[1.0000456]")
 

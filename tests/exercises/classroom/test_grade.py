@@ -71,7 +71,7 @@ CLASS = {  # by learner: cells, what was noted, the mistake or the state, what t
         "borrowed",
         "noted as solved, but graded again: borrowed",
     ),
-    "una": (("from exercises.judging.answers import guard as merge", COUNT), {}, "borrowed", ""),
+    "una": (("from exercises.judging.comparing import same as merge", COUNT), {}, "borrowed", ""),
 }
 
 
