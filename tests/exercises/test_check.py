@@ -9,7 +9,6 @@ import time
 from threading import Thread, Timer
 
 import pytest
-import torch
 
 from exercises.grading import Exercise, NotYet, WrongCall, check, hint
 from exercises.judging import progress, sandbox
@@ -122,8 +121,6 @@ def test_check_shows_one_box_and_raises(adding, capsys):
         (lambda: check("p1t1_add"), 'takes 1 answer, not 0: check("p1t1_add", add)'),
         (lambda: check("p1t1_add", right, right), 'takes 1 answer, not 2: check("p1t1_add", add)'),
         (lambda: check("nonsense", right), "no exercise is called 'nonsense'. It is called as its notebook"),
-        (lambda: check("p1e1_pears", right), "did you mean p1e1_pairs?"),
-        (lambda: check("p1", right), "'p1' is the beginning of 6 exercises: p1e1_pairs, "),
         (lambda: hint(3), 'in quotes: hint("NAME")'),
         (lambda: hint("p1e1", 5), "there are 4 hints, 1 to 4, not 5"),
     ],
@@ -146,11 +143,7 @@ def test_the_courses_own_part_is_no_answer(capsys):
 
 @pytest.mark.parametrize(
     ("mine", "course", "shown"),
-    [
-        ([1, 2, 3], [1, 2, 4], ["At [2]: 3 where 4 is right.", "[1, 2, 4]"]),
-        (torch.zeros(2), torch.ones(2), ["2 of 2 values differ"]),
-        (3 < 2, True, []),
-    ],
+    [([1, 2, 3], [1, 2, 4], ["At [2]: 3 where 4 is right.", "[1, 2, 4]"]), (3 < 2, True, [])],
 )
 def test_same_or_stop(capsys, mine, course, shown):
     assert same_or_stop(course, course, "it writes something else") is None

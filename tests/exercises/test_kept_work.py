@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import nbformat
+
 from exercises.judging.sources import source_of
 from exercises.publishing import build_notebooks
 from exercises.publishing.build_notebooks import (
@@ -15,9 +17,7 @@ from exercises.publishing.build_notebooks import (
 
 
 def write_in(path: Path, line: str) -> str:
-    """Put a line into the first code cell, as somebody does who saves and has not run it. Returns the file's text."""
-    import nbformat
-
+    """Put a line into the first code cell, as a learner does who saves and has not run it. Returns the file's text."""
     nb = read_notebook(path)
     next(c for c in nb.cells if c.cell_type == "code").source += f"\n{line}"
     path.write_text(nbformat.writes(nb, version=4), encoding="utf-8")

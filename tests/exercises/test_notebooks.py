@@ -87,14 +87,10 @@ registry.find, boxes.heading_of = lambda name: exercise, str
 SLIPS = ["check()", "hint(3)", "check('p1t1_add')", "guesses.reveal('how many', 'eight', measured=6)"]
 TRIED = {  # the line of the answer -> the line in place of a traceback
     "return a + b": None,
-    "return a - b": "not yet: wrong-result",
     "return undefined": "not yet: raises",
     "while True: pass": "not yet: endless",
-    "__import__('os')._exit(3)": "not yet: ends-python",
-    "__import__('sys').exit()": "not yet: ends-python",
     "quit()": "not yet: ends-python",
     "__import__('ctypes').string_at(0)": "not yet: crashes-python",
-    "return [0] * 10**12": "not yet: raises",
     "raise NotImplementedError('your turn')": "not attempted",
 }
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,11 +16,11 @@ from exercises.classroom.grade import Graded, grade
 from exercises.classroom.submission import Answer, Submission, cells_of_answer
 from exercises.judging.sources import all_names, source_of
 from exercises.judging.verdict import Verdict
-from exercises.publishing.build_notebooks import SOLUTION, build_solution, build_student, fingerprint
+from exercises.publishing.build_notebooks import build_solution, build_student, fingerprint
 from labkit.command import main as lab
 from labkit.paths import ROOT
 from tests.exercises.classroom import hostile
-from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE, hand_in, notebooks, of
+from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE, hand_in, of
 
 NEVER_CHECKED = (
     'hint("p1e1_pairs")\ndef merge(*args):\n    return []\ncheck("p1e1_pairs", count_pairs, merge)'
@@ -202,17 +201,6 @@ def test_all_solutions_pass_and_are_known_as_solutions():
 # ------------------------------------------------------------------ commands and tables
 
 
-def test_one_answer_is_told_as_one_and_a_solution_as_that(tmp_path, capsys, monkeypatch):
-    notebooks(tmp_path / "notebooks" / "exercises", COUNT, MERGE)
-    monkeypatch.setattr(commands, "ROOT", tmp_path)
-    assert commands.main(["submit", "Ada"]) == 0
-    out = capsys.readouterr().out
-    assert "1 answer, 0 noted as solved" in out and "solution" not in out
-    shutil.copy(SOLUTION / "p1e1_pairs.ipynb", tmp_path / "notebooks" / "exercises")
-    assert commands.main(["submit", "Ada"]) == 0
-    assert "p1e1_pairs is the solution, copied" in capsys.readouterr().out
-
-
 def test_lab_passes_it_on(capfd, tmp_path, monkeypatch):
     (tmp_path / "class").mkdir()
     (tmp_path / "mine.ipynb").write_text("{")
@@ -232,10 +220,7 @@ def test_lab_passes_it_on(capfd, tmp_path, monkeypatch):
 def test_the_table_compares_the_core_or_the_chosen_and_counts_what_was_attempted(capsys):
     states = {"p1e1_pairs": "correct", "p1e2_encode": "correct", "p1e3_streaming": "not attempted"}
     graded = [Graded("ada", name, Answer(cells=[]), Verdict(state)) for name, state in states.items()]
-    for only, says in (
-        (set(), "1 of 9 2 of 2"),
-        ({"p1e2_encode", "p2e0_tensors"}, "1 of 2 2 of 2"),
-    ):
+    for only, says in ((set(), "1 of 9 2 of 2"), ({"p1e2_encode", "p2e0_tensors"}, "1 of 2 2 of 2")):
         report.show(Console(width=80), [of("ada")], graded, only)
         assert says in " ".join(capsys.readouterr().out.split())
 

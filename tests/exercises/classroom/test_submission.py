@@ -1,6 +1,7 @@
 """What a learner hands in, and how it is read."""
 
 import os
+import shutil
 
 import pytest
 
@@ -16,7 +17,7 @@ from exercises.classroom.submission import (
 from exercises.judging import progress
 from exercises.judging.sources import source_of
 from exercises.judging.verdict import Verdict
-from exercises.publishing.build_notebooks import build_solution, build_student, fingerprint
+from exercises.publishing.build_notebooks import SOLUTION, build_solution, build_student, fingerprint
 from labkit.errors import LabError
 from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE, hand_in, notebooks, of
 
@@ -46,7 +47,7 @@ def test_what_cannot_be_handed_in(tmp_path, name, says):
         submit(name, tmp_path)
 
 
-def test_what_is_not_in_the_file_is_named(tmp_path, monkeypatch, capsys):
+def test_what_is_not_in_the_file_is_named_and_so_is_a_copied_solution(tmp_path, monkeypatch, capsys):
     books = tmp_path / "notebooks" / "exercises"
     notebooks(books, COUNT, MERGE)
     for name in ("p1e2_encode-ada", "p1e1_pairs.bak-1"):
@@ -55,8 +56,11 @@ def test_what_is_not_in_the_file_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(commands, "ROOT", tmp_path)
     assert commands.main(["submit", "Ada"]) == 0
     out = capsys.readouterr().out
-    assert "p1e2_encode-ada.ipynb is left out" in out and ".bak-" not in out
-    assert "p1e2_encode is noted as solved, and no answer" in out
+    assert "p1e2_encode-ada.ipynb is left out" in out and ".bak-" not in out and "solution" not in out
+    assert "1 answer, 0 noted as solved" in out and "p1e2_encode is noted as solved, and no answer" in out
+    shutil.copy(SOLUTION / "p1e1_pairs.ipynb", books)
+    assert commands.main(["submit", "Ada"]) == 0
+    assert "p1e1_pairs is the solution, copied" in capsys.readouterr().out
 
 
 def test_a_copied_solution_is_known_by_its_statements():
@@ -90,9 +94,8 @@ def test_a_second_download_and_an_answer_of_another_edition(tmp_path):
     hand_in(tmp_path, of("ada", MERGE))
     os.utime(tmp_path / "ada.submission.json", (1e9, 1e9))
     (tmp_path / "ada.submission (1).json").write_text(old.model_dump_json())
-    found, gone, older = submissions_in(tmp_path)
-    assert older.why == "older, and not graded: ada.submission.json"
-    assert found.learner == gone.name == older.name == "ada" and COUNT in found.answers["p1e1_pairs"].cells
+    found, gone, _ = submissions_in(tmp_path)
+    assert found.learner == gone.name == "ada" and COUNT in found.answers["p1e1_pairs"].cells
     assert gone.why == "another edition of the course: this one has no p1e99_gone"
 
 
@@ -102,8 +105,7 @@ def test_the_name_of_the_file_or_folder_counts_and_of_several_files_the_newest(t
         os.utime(tmp_path / "ada" / "monday" / f"{name}.submission.json", (1e9 + number, 1e9 + number))
     hand_in(tmp_path, of("ada", COUNT_ONCE), "mallory")
     hand_in(tmp_path, of("ada", MERGE), "ada")  # beside the folder, and older
-    for name in ("ada", "mallory"):
-        os.utime(tmp_path / f"{name}.submission.json", (1e9, 1e9))
+    os.utime(tmp_path / "ada.submission.json", (1e9, 1e9))
     for name in ("mallory", "grades.csv", ".hidden", "ben.zip", "p1e1_pairs.ipynb"):
         (tmp_path / name).write_text("")
     ada, *unread, mallory = sorted(submissions_in(tmp_path), key=lambda found: getattr(found, "learner", "b"))
