@@ -101,24 +101,14 @@ def name_the_trouble(
     """An exception out of an answer, or out of the grader because of what an answer gave, as NotYet."""
     if isinstance(error, NotYet):
         return error
-    if isinstance(error, NotImplementedError) and YOUR_TURN in str(error):
-        found = learner_line(error.__traceback__)
-        name = found[0] if found else name_of(answer)
-        return NotAttempted(stub_says(name, answer))
     found = learner_line(error.__traceback__)
-    what = type(error).__name__
-    message = " ".join(str(error).split())[:300]
+    if isinstance(error, NotImplementedError) and YOUR_TURN in str(error):
+        return NotAttempted(stub_says(found[0] if found else name_of(answer), answer))
+    what, message = type(error).__name__, " ".join(str(error).split())[:300]
     if isinstance(error, SystemExit):
         where = f" in {_place(found)}" if found else ""
         says = f"sys.exit, exit or quit was called{where}. An answer returns its result."
         return NotYet("ends-python", says, tried)
-    if found is None and answer is not None:
-        if isinstance(error, TypeError) and not _takes(answer, args):
-            says = (
-                f"`{name_of(answer)}` cannot be called as asked: {message}. Keep the arguments of the stub."
-            )
-            return NotYet("wrong-signature", says, tried)
-        return NotYet("raises", f"{what}: {message}" if message else what, tried)
     if found is not None:
         extra = ""
         if isinstance(error, RecursionError):
@@ -126,8 +116,12 @@ def name_the_trouble(
         elif isinstance(error, MemoryError):
             extra = " It asks for more memory than there is."
         end = f": {message}." if message else "."
-        says = f"{what} in {_place(found)}{end.replace('..', '.')}{extra}"
-        return NotYet("raises", says, tried)
+        return NotYet("raises", f"{what} in {_place(found)}{end.replace('..', '.')}{extra}", tried)
+    if answer is not None and isinstance(error, TypeError) and not _takes(answer, args):
+        says = f"`{name_of(answer)}` cannot be called as asked: {message}. Keep the arguments of the stub."
+        return NotYet("wrong-signature", says, tried)
+    if answer is not None:
+        return NotYet("raises", f"{what}: {message}" if message else what, tried)
     if watch.last is not None:
         name, tried, out = watch.last
         if out is None:

@@ -7,7 +7,7 @@ for a tuple and a Counter for a dict; a list does not stand for a tensor.
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from operator import add
 from typing import Any
@@ -87,22 +87,40 @@ def difference(got: Any, expected: Any, tolerance: float = 1e-5, at: str = "") -
         return "returns-nothing", here + "the result is None. Is a `return` missing?"
     if isinstance(expected, ARRAY):
         return _array_difference(got, expected, tolerance, here)
-    if isinstance(expected, bool) or expected is None:
-        ok = _plain(got) == expected and type(_plain(got)) in (bool, int, type(None))
-        return None if ok else ("wrong-result", f"{here}{show(got, 120)} where {expected} is right")
-    if isinstance(expected, numbers.Real):
-        return _number_difference(got, expected, tolerance, here)
-    if isinstance(expected, (str, bytes, bytearray)):
-        return _text_difference(got, expected, here)
-    if isinstance(expected, (list, tuple)):
-        return _list_difference(got, expected, tolerance, at, here)
+    got, (kinds, asked) = _plain(got), _kind_of(expected)
+    if not isinstance(got, kinds):
+        return "wrong-type", f"{here}return {asked}, not a {type(got).__name__}"
     if isinstance(expected, Mapping):
-        return _dict_difference(got, expected, tolerance, at, here)
-    try:
-        equal = bool(got == expected)
-    except Exception:
-        equal = False
-    return None if equal else ("wrong-result", f"{here}{show(got, 120)} where {show(expected, 120)} is right")
+        lost = [(k, "are missing") for k in expected if k not in got]
+        if lost := lost or [(k, "should not be there") for k in got if k not in expected]:
+            first, what = lost[0]
+            return "wrong-result", f"{here}{len(lost):,} keys {what}, the first is {show(first, 80)}"
+        items = [(show(k, 60), got[k], value) for k, value in expected.items()]
+    elif isinstance(expected, (list, tuple)):
+        items = [(str(i), a, b) for i, (a, b) in enumerate(zip(got, expected))]
+    else:
+        return _value_difference(got, expected, tolerance, here)
+    for place, a, b in items:
+        if found := difference(a, b, tolerance, f"{at}[{place}]"):
+            # A wrong item is a wrong result, except for what a deeper value's shape says.
+            return found if found[0] == "wrong-shape" else ("wrong-result", found[1])
+    if len(got) != len(expected):
+        return "wrong-result", f"{here}the result has {len(got):,} items instead of {len(expected):,}"
+    return None
+
+
+def _kind_of(expected: Any) -> tuple[Any, str]:
+    """The types that may stand for a value's own, and what to ask for."""
+    if isinstance(expected, (list, tuple)):
+        return (list, tuple), f"a {type(expected).__name__}"
+    if isinstance(expected, Mapping):
+        return Mapping, "a dict"
+    if isinstance(expected, str):
+        return str, "text (str)"
+    if isinstance(expected, (bytes, bytearray)):
+        return (bytes, bytearray), "bytes"
+    is_number = isinstance(expected, numbers.Real) and not isinstance(expected, bool)
+    return (numbers.Real, "a number") if is_number else (object, "")
 
 
 # ------------------------------------------------------------------ by kind
@@ -149,7 +167,7 @@ def _array_difference(got: Any, expected: Any, tolerance: float, here: str) -> t
     of_torch = isinstance(expected, torch.Tensor)
     if not isinstance(got, torch.Tensor if of_torch else ARRAY):
         if expected.shape == () and isinstance(_plain(got), numbers.Real):
-            return _number_difference(got, expected.item(), tolerance, here)
+            return _value_difference(_plain(got), expected.item(), tolerance, here)
         asked = "torch.Tensor" if of_torch else "numpy array"
         return "wrong-type", f"{here}return a {asked}, not a {type(got).__name__}"
     if tuple(got.shape) != tuple(expected.shape):
@@ -170,68 +188,25 @@ def _array_difference(got: Any, expected: Any, tolerance: float, here: str) -> t
 
 def _number(value: Any) -> str:
     value = _plain(value)
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else show(value, 120)
 
 
-def _number_difference(got: Any, expected: Any, tolerance: float, here: str) -> tuple[str, str] | None:
-    got, expected = _plain(got), _plain(expected)
-    if not isinstance(got, numbers.Real):
-        return "wrong-type", f"{here}return a number, not a {type(got).__name__}"
-    equal = got == expected or (got != got and expected != expected)  # NaN is NaN
-    if not equal and (isinstance(got, float) or isinstance(expected, float)):
+def _value_difference(got: Any, expected: Any, tolerance: float, here: str) -> tuple[str, str] | None:
+    if isinstance(expected, (str, bytes, bytearray)) and got != expected:
+        place = (i for i, (a, b) in enumerate(zip(got, expected)) if a != b)
+        part = next(place, min(len(got), len(expected)))
+        a, b = got[part : part + 12], expected[part : part + 12]
+        return "wrong-result", f"{here}the texts differ from position {part} on: {a!r} where {b!r} is right"
+    try:
+        equal = bool(got == expected) or (got != got and expected != expected)  # NaN is NaN
+    except Exception:
+        equal = False
+    if isinstance(expected, bool) or expected is None:
+        equal = equal and type(got) in (bool, int, type(None))
+    elif not equal and isinstance(expected, numbers.Real) and float in (type(got), type(expected)):
         with suppress(OverflowError):  # a whole number beyond all floats
             equal = math.isclose(got, expected, rel_tol=tolerance, abs_tol=1e-9)
-    if equal:
-        return None
-    return "wrong-result", f"{here}{_number(got)} where {_number(expected)} is right"
-
-
-def _text_difference(got: Any, expected: Any, here: str) -> tuple[str, str] | None:
-    asked = "text (str)" if isinstance(expected, str) else "bytes"
-    if not isinstance(got, str if isinstance(expected, str) else (bytes, bytearray)):
-        return "wrong-type", f"{here}return {asked}, not a {type(got).__name__}"
-    if got == expected:
-        return None
-    part = next((i for i, (a, b) in enumerate(zip(got, expected)) if a != b), min(len(got), len(expected)))
-    a, b = got[part : part + 12], expected[part : part + 12]
-    return "wrong-result", f"{here}the texts differ from position {part} on: {a!r} where {b!r} is right"
-
-
-def _list_difference(got: Any, expected: Any, tolerance: float, at: str, here: str) -> tuple[str, str] | None:
-    if not isinstance(got, (list, tuple)):
-        asked = type(expected).__name__
-        return "wrong-type", f"{here}return a {asked}, not a {type(got).__name__}"
-    if found := _first_difference(
-        ((str(i), a, b) for i, (a, b) in enumerate(zip(got, expected))), tolerance, at
-    ):
-        return found
-    if len(got) != len(expected):
-        return "wrong-result", f"{here}the result has {len(got):,} items instead of {len(expected):,}"
-    return None
-
-
-def _dict_difference(
-    got: Any, expected: Mapping[Any, Any], tolerance: float, at: str, here: str
-) -> tuple[str, str] | None:
-    if not isinstance(got, Mapping):
-        return "wrong-type", f"{here}return a dict, not a {type(got).__name__}"
-    missing = [k for k in expected if k not in got]
-    extra = [k for k in got if k not in expected]
-    parts = [f"{len(missing):,} keys are missing, the first is {show(missing[0], 80)}"] if missing else []
-    parts += [f"{len(extra):,} keys should not be there, the first is {show(extra[0], 80)}"] if extra else []
-    if parts:
-        return "wrong-result", here + "; ".join(parts)
-    return _first_difference(((show(k, 60), got[k], value) for k, value in expected.items()), tolerance, at)
-
-
-def _first_difference(
-    items: Iterable[tuple[str, Any, Any]], tolerance: float, at: str
-) -> tuple[str, str] | None:
-    """Of (place, got, expected). A wrong item is a wrong result, except for what a deeper value's shape says."""
-    for place, got, expected in items:
-        if found := difference(got, expected, tolerance, f"{at}[{place}]"):
-            return found if found[0] == "wrong-shape" else ("wrong-result", found[1])
-    return None
+    return None if equal else ("wrong-result", f"{here}{_number(got)} where {_number(expected)} is right")
 
 
 def as_sentence(sentence: str) -> str:

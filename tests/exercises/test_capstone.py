@@ -64,26 +64,28 @@ def test_its_tokens_are_the_courses():
     assert mine.scheduler.manager.allocator.num_free == 59
 
 
+def differences(package, recordings):
+    return [d for d in (decisions.first_difference(package, r) for r in recordings) if d]
+
+
 def test_it_decides_as_vllm_on_all_plain_workloads_without_priorities():
     found = decisions.workloads()
-    assert len(found) == 97
-    assert [d for d in (decisions.first_difference(COMPLETE, r) for r in found) if d] == []
+    assert len(found) == 97 and differences(COMPLETE, found) == []
 
 
 def test_a_scheduler_that_preempts_the_first_is_told_where(monkeypatch):
     scheduler = importlib.import_module(f"{COMPLETE}.scheduler")
     (step,) = solution("p4e2_preemption", {"running.pop()": "running.pop(0)"})
     monkeypatch.setattr(scheduler, "step", step)
-    found = [d for d in (decisions.first_difference(COMPLETE, r) for r in decisions.workloads(40)) if d]
+    found = differences(COMPLETE, decisions.workloads(40))
     assert found and "yours" in found[0] and "step 0" not in found[0]
 
 
 @pytest.fixture
 def solved(monkeypatch):
     """All exercises that are parts, answered by the course's solutions: each notebook as far as its check."""
-    monkeypatch.setattr(
-        grading, "judge_safely", lambda *_: Verdict("correct")
-    )  # other tests judge the solutions
+    # Other tests judge the solutions.
+    monkeypatch.setattr(grading, "judge_safely", lambda *_: Verdict("correct"))
     for name in PARTS:
         nb = build_solution(source_of(name))
         nb.cells = [cell for cell in nb.cells if "engine" not in cell.metadata.get("tags", [])]
@@ -101,9 +103,7 @@ def test_right_answers_become_parts_that_write_and_decide_the_same(solved, my_en
     texts = prompts(5)
     expected = own.Engine(find_model("tales")).generate(texts, [own.Params(12)] * 5)
     assert engine.Engine(find_model("tales")).generate(texts, [engine.Params(12)] * 5) == expected
-    assert [
-        d for d in (decisions.first_difference("my_engine", r) for r in decisions.workloads(5)) if d
-    ] == []
+    assert differences("my_engine", decisions.workloads(5)) == []
 
 
 @pytest.mark.parametrize(
