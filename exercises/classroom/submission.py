@@ -23,13 +23,10 @@ from labkit.paths import outputs, write_whole
 ENDING = ".submission.json"
 LARGEST = 2_000_000  # bytes of a file that is read: ten times what all exercises take
 LONGEST_CELL = 100_000  # characters: no solution has more, and a parser may take a gigabyte for a million
-TABLE, OF_SOME = (
-    "grades.csv",
-    "grades-only.csv",
-)  # what `lab grade` writes beside what was handed in; with --only
-AGAIN = re.compile(
-    r" ?\(\d+\)(?=(\.submission)?(\.json)?$)"
-)  # a browser's second download: "ada.submission (1).json"
+TABLE = "grades.csv"  # what `lab grade` writes beside what was handed in
+OF_SOME = "grades-only.csv"  # the same for `--only`
+# A browser's second download: "ada.submission (1).json".
+AGAIN = re.compile(r" ?\(\d+\)(?=(\.submission)?(\.json)?$)")
 
 
 class Answer(BaseModel):

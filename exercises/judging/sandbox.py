@@ -135,9 +135,8 @@ def run_apart(
         work_apart = work, seconds, told_to, printed, board, prepare or calm_down
         process = multiprocessing.get_context("fork").Process(target=_do, args=work_apart)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # fork beside the kernel's threads: see calm_down
+            # Of a fork beside the kernel's threads: see calm_down.
+            warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         try:
             process.join(PATIENCE * seconds)
@@ -259,10 +258,8 @@ def refuse_new_processes() -> None:
 
     for call in REFUSED.split():
         refuse(call.encode(), 1)
-    masked_equal = 7
-    refuse(
-        b"clone", 1, struct.pack("IiQQ", 0, masked_equal, CLONE_THREAD, 0)
-    )  # the first argument: its flags
+    masked_equal = 7  # of the first argument, the flags
+    refuse(b"clone", 1, struct.pack("IiQQ", 0, masked_equal, CLONE_THREAD, 0))
     refuse(b"clone3", 38)
     if library.seccomp_load(rules):
         raise OSError("the kernel takes no filter of system calls")

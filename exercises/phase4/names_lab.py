@@ -61,9 +61,8 @@ def play(seed: int, preempt: Callable) -> SimpleNamespace:
     system_prompt = [rng.randrange(50) for _ in range(12)]
     requests = []
     for i in range(9):
-        patient = (
-            i < 3
-        )  # a long prompt of low urgency: it arrives first, is computed in chunks, and gets preempted
+        # A long prompt of low urgency: it arrives first, is computed in chunks, and gets preempted.
+        patient = i < 3
         own = [rng.randrange(50) for _ in range(rng.randint(30, 60) if patient else rng.randint(3, 12))]
         prompt = (system_prompt if rng.random() < 0.5 else []) + own
         params = SamplingParams(

@@ -43,9 +43,7 @@ class Client(NotebookClient):
 
     def __init__(self, nb: nbformat.NotebookNode, folder: Path, seconds: float, **settings: Any) -> None:
         settings |= dict(timeout=seconds, kernel_name="python3", record_timing=False)
-        settings |= dict(
-            extra_arguments=["--log-level=ERROR"]
-        )  # otherwise the kernel warns about its own sockets
+        settings |= dict(extra_arguments=["--log-level=ERROR"])  # else the kernel warns about its sockets
         super().__init__(nb, resources={"metadata": {"path": str(folder)}}, **settings)
         self.begun = -1  # the number of the cell that was begun last
 
@@ -58,9 +56,8 @@ class Client(NotebookClient):
     def run(self) -> None:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         env = os.environ | {"PYTHONPATH": path}
-        env.pop(
-            "JPY_SESSION_NAME", None
-        )  # set by a notebook that runs this: the pieces would expect a live kernel
+        # Set by a notebook that runs this: the pieces would expect a live kernel.
+        env.pop("JPY_SESSION_NAME", None)
         self.execute(env=env)
 
 
@@ -92,9 +89,8 @@ def _told(number: int, cell: nbformat.NotebookNode, after_death: int) -> dict[st
     """Return the result of a cell in plain values. after_death: its distance behind the cell that ended the kernel; below 0: before it."""
     error = next((o for o in cell.outputs if o.output_type == "error"), None)
     traceback = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(error.traceback)) if error else ""
-    arrow = re.search(
-        r"^-+> (\d+) (.*)$", traceback, re.MULTILINE
-    )  # the line of the cell; called functions follow
+    # The line of the cell; called functions follow.
+    arrow = re.search(r"^-+> (\d+) (.*)$", traceback, re.MULTILINE)
     shown = [output.data.get("text/plain", "") for output in cell.outputs if "data" in output]
     texts = [Text.from_ansi(text).plain for text in shown]
     failed = error is not None or after_death >= 0

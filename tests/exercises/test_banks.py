@@ -36,10 +36,8 @@ OF_THE_FRAMEWORK = {
     *("wrong-signature", "not-a-function", "unusable-result", "endless", "ends-python", "crashes-python"),
     *("borrowed", "too-much-data", "transcript-ends"),
 }
-IN_THE_ENGINE = {
-    "fails-in-the-engine",
-    "not-compiled",
-}  # said by a notebook's last cells, where no bank comes
+# Said by a notebook's last cells, where no bank comes.
+IN_THE_ENGINE = {"fails-in-the-engine", "not-compiled"}
 
 
 @cache

@@ -9,10 +9,7 @@ def mean(name):
 
 
 QUEUE, TTFT = map(mean, ("request_queue_time_seconds", "time_to_first_token_seconds"))
-RUNNING, WAITING = (
-    "avg_over_time(vllm:num_requests_running[10s])",
-    "avg_over_time(vllm:num_requests_waiting[10s])",
-)
+RUNNING, WAITING = (f"avg_over_time(vllm:num_requests_{state}[10s])" for state in ("running", "waiting"))
 HITS = "rate(vllm:prefix_cache_hits_total[10s]) / rate(vllm:prefix_cache_queries_total[10s])"
 KV = "max_over_time(vllm:kv_cache_usage_perc[10s])"
 
@@ -57,9 +54,8 @@ WRONG = {
     ],
     "a-number-alone": but(one_at_a_time="1 < bool 2"),
     "no-such-name": [
-        but(
-            cache_too_small="vllm:gpu_cache_usage_perc > 0.9"
-        ),  # its name until 2025; many dashboards still ask for it
+        # Its name until 2025; many dashboards still ask for it.
+        but(cache_too_small="vllm:gpu_cache_usage_perc > 0.9"),
         but(cache_too_small="rate(vllm:num_preemptions[10s]) > 0"),
         but(max_num_seqs_too_low="vllm:time_to_first_token_seconds > 1"),
     ],
