@@ -124,7 +124,7 @@ def run(words: list[str], after: float, number: int, everywhere: bool = False, *
         until = time.monotonic() + PATIENCE
         while (remain := processes_of(mark)) and time.monotonic() < until:
             time.sleep(0.05)
-        code = program.poll()
+        code = None if remain else program.wait(PATIENCE)  # a process that ends has no environment any more
         left = [f"process {process.pid} is left" for process in remain]
         for process in remain:
             with suppress(psutil.Error):
