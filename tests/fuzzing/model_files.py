@@ -73,9 +73,8 @@ def changed_json(rng: random.Random, document: Any) -> bytes:
             case 1:
                 del place[key]
             case 2 if type(place[key]) is int:
-                place[key] = rng.choice(
-                    [place[key] + 1, place[key] - 1, -place[key], 2 * place[key], float(place[key])]
-                )
+                n = place[key]
+                place[key] = rng.choice([n + 1, n - 1, -n, 2 * n, float(n)])
             case 3:
                 place[key] = rng.choice([[place[key]], str(place[key]), {"a": place[key]}])
             case _:
@@ -107,9 +106,8 @@ def changed_bytes(rng: random.Random, raw: bytes, header: int) -> bytes:
             case 1:
                 del data[at : at + rng.randint(1, 9)]
             case 2:
-                data[at:at] = rng.choice(
-                    [rng.randbytes(rng.randint(1, 9)), b"\x1b[2J", b'"', b"0", b"-", b"[", b"{"]
-                )
+                some = rng.randbytes(rng.randint(1, 9))
+                data[at:at] = rng.choice([some, b"\x1b[2J", b'"', b"0", b"-", b"[", b"{"])
             case 3:
                 size = rng.choice([0, 1, 7, 2**31, 2**32 - 1, 2**32, 2**60, 2**63, 2**64 - 1, len(data)])
                 data[at : at + 8] = struct.pack("<Q", size)
@@ -130,21 +128,17 @@ def with_header(header: bytes, data: bytes) -> bytes:
 
 def make_safetensors(rng: random.Random, folder: Path, sound: bool) -> None:
     kinds = ["f4", "f2", "f8", "i8", "u1", "?"]
-    tensors = {
-        "".join(rng.choices("ab.é", k=5)): np.zeros(
-            rng.choices(range(4), k=rng.randrange(4)), rng.choice(kinds)
-        )
-        for _ in range(rng.randint(1, 4))
-    }
+    tensors = {}
+    for _ in range(rng.randint(1, 4)):
+        name = "".join(rng.choices("ab.é", k=5))
+        tensors[name] = np.zeros(rng.choices(range(4), k=rng.randrange(4)), rng.choice(kinds))
     raw = safetensors.numpy.save(tensors, rng.choice([None, {"format": "pt"}]))
     end = 8 + struct.unpack("<Q", raw[:8])[0]
     kind = rng.random()
-    if not sound:
-        raw = (
-            with_header(changed_json(rng, json.loads(raw[8:end])), raw[end:])
-            if kind < 0.5
-            else changed_bytes(rng, raw, end)
-        )
+    if not sound and kind < 0.5:
+        raw = with_header(changed_json(rng, json.loads(raw[8:end])), raw[end:])
+    elif not sound:
+        raw = changed_bytes(rng, raw, end)
     (folder / "x.safetensors").write_bytes(raw)
 
 
@@ -154,9 +148,8 @@ def read_safetensors(folder: Path) -> None:
     if b"-0" in raw:
         return  # a whole number to Python, and none to the package
     theirs = {name: (t["dtype"], tuple(t["shape"])) for name, t in safetensors.deserialize(raw)}
-    assert theirs == {name: (t.dtype, t.shape) for name, t in header.tensors.items()}, (
-        "the package reads otherwise"
-    )
+    ours = {name: (t.dtype, t.shape) for name, t in header.tensors.items()}
+    assert ours == theirs, "the package reads otherwise"
 
 
 # ------------------------------------------------------------------ GGUF
@@ -186,9 +179,9 @@ def read_gguf(folder: Path) -> None:
     path = folder / "x.gguf"
     header = read_gguf_header(path)
     theirs = gguf.GGUFReader(path)
-    assert {(n, t.dims, header.data_start + t.offset, t.nbytes) for n, t in header.tensors.items()} == {
-        (t.name, tuple(t.shape.tolist()), t.data_offset, t.n_bytes) for t in theirs.tensors
-    }, "the package reads otherwise"
+    ours = {(n, t.dims, header.data_start + t.offset, t.nbytes) for n, t in header.tensors.items()}
+    same = {(t.name, tuple(t.shape.tolist()), t.data_offset, t.n_bytes) for t in theirs.tensors}
+    assert ours == same, "the package reads otherwise"
     for tensor, entry in zip(theirs.tensors, map(header.tensors.get, (t.name for t in theirs.tensors))):
         if entry.type in READABLE[3:] and len(entry.dims) == 2:
             ours = dequantize_blocks(entry.type, read_blocks(path, header, tensor.name)).numpy()
@@ -209,12 +202,8 @@ def make_tokenizer(rng: random.Random, folder: Path, sound: bool) -> None:
     SMALL.save(path)
     document = json.loads(path.read_text(encoding="utf-8"))
     if rng.random() < 0.3:
-        split = {
-            "type": "Split",
-            "pattern": {"Regex": SPLIT_PATTERNS["llama-bpe"]},
-            "behavior": "Isolated",
-            "invert": False,
-        }
+        split = {"type": "Split", "pattern": {"Regex": SPLIT_PATTERNS["llama-bpe"]}}
+        split |= {"behavior": "Isolated", "invert": False}
         level = document["pre_tokenizer"] | {"use_regex": False}
         document["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, level]}
         document["normalizer"] = rng.choice([None, {"type": "NFC"}])
@@ -264,9 +253,8 @@ def sound_model(family: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def make_folder(rng: random.Random, folder: Path, sound: bool) -> None:
     config, tensors = sound_model(rng.choice(list(FAMILIES)))
     harm = "" if sound else rng.choice(["config", "config", "header", "index", "tokenizer"])
-    (folder / "config.json").write_bytes(
-        changed_json(rng, config) if harm == "config" else json.dumps(config).encode()
-    )
+    raw = changed_json(rng, config) if harm == "config" else json.dumps(config).encode()
+    (folder / "config.json").write_bytes(raw)
     if harm == "tokenizer":
         make_tokenizer(rng, folder, sound)
     else:
@@ -307,9 +295,8 @@ def use_shape(folder: Path) -> None:
 
 
 def use_engine(folder: Path) -> None:
-    engine = LLMEngine.from_pretrained(
-        folder, "float32", "cpu", num_blocks=4, max_num_seqs=2, max_num_batched_tokens=32
-    )
+    limits = dict(num_blocks=4, max_num_seqs=2, max_num_batched_tokens=32)
+    engine = LLMEngine.from_pretrained(folder, "float32", "cpu", **limits)
     (output,) = engine.generate([[1, 2]], SamplingParams(max_tokens=3, min_tokens=2, temperature=0))
     assert 2 <= len(output.token_ids) <= 3, "a text of another length"
 
