@@ -131,7 +131,8 @@ def run_apart(
         prepare: what the process does before the work; `calm_down` unless another is given.
     """
     board = mmap(-1, BOARD)  # both processes see it
-    with tempfile.TemporaryFile() as told_to:
+    in_memory = hasattr(os, "memfd_create")  # Linux: a room has no place to write in
+    with os.fdopen(os.memfd_create("told"), "w+b") if in_memory else tempfile.TemporaryFile() as told_to:
         work_apart = work, seconds, told_to, printed, board, prepare or calm_down
         process = multiprocessing.get_context("fork").Process(target=_do, args=work_apart)
         with warnings.catch_warnings():
