@@ -34,10 +34,16 @@ def test_what_is_no_data_is_left_out():
 def test_a_verdict_needs_results(adding):
     """Whatever the process with the answer says: the results in the transcript are compared anew."""
     _, told = recorded(adding, (right,))
-    claim, answers, one, two, three = decoded(told)
+    claim, answers, cases = decoded(told)
+    one, two, three = cases
     assert replayed(adding, told) == (Verdict("correct"), False)
     wrong = [[], [one], [one, two], [two, one, three], ["é", two, three]]
-    for forged in ([claim], [claim, one], *([claim, answers, *results] for results in wrong)):
+    for forged in (
+        [claim],
+        [claim, one],
+        *([claim, answers, results] for results in wrong),
+        [claim, answers],
+    ):
         again, is_forged = replayed(adding, encoded(forged))
         assert again.state == "not yet" and is_forged
     assert replayed(adding, recorded(adding, (minus,))[1])[0].diagnosis == "subtracts"
