@@ -21,6 +21,7 @@ import signal
 import struct
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -139,10 +140,15 @@ def run_apart(
             # Of a fork beside the kernel's threads: see calm_down.
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
+        # An answer may write into the pipe that `join` with a time limit looks at.
+        stop = threading.Timer(PATIENCE * seconds, process.kill)
+        stop.daemon = True
+        stop.start()
         try:
-            process.join(PATIENCE * seconds)
-            late = process.is_alive()
+            process.join()
+            late = not stop.is_alive()
         finally:  # also when the learner interrupts
+            stop.cancel()
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.kill()
