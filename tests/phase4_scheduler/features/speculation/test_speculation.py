@@ -11,8 +11,9 @@ import torch
 from labkit.errors import LabError
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase4_scheduler.features.speculation.draft_model import DraftModel
-from tests.phase4_scheduler.engine.test_engine import SETTINGS, serve
+from tests.phase4_scheduler.engine.test_engine import PREEMPT, SETTINGS, serve
 
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 NGRAM = dict(method="ngram", prompt_lookup_min=1, prompt_lookup_max=3)
 
 
@@ -43,6 +44,31 @@ def speculate(small_model):
 
 def stats(engine):
     return engine.core.spec_decoding_stats
+
+
+# ---------------------------------------------------------------------- tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "k"),
+    [
+        ("roomy", "ngram", 5), ("roomy", "greedy", 4), ("block of 1", "greedy", 5), ("block of 7", "ngram", 3),
+        ("budget of 5", "greedy", 3), ("threshold", "ngram", 2), ("no chunks", "greedy", 1), ("tight", "ngram", 3),
+        ("tight, swap", "greedy", 2), ("tight, little swap", "ngram", 1), ("priority", "greedy", 2),
+        ("priority, no prefix cache", "ngram", 5),
+    ],
+)  # fmt: skip
+def test_greedy_tokens_are_those_of_transformers(name, method, k, tiny, make_prompts, speculate):
+    engine = tiny.engine(**SETTINGS[name] | dict(max_model_len=100), speculative_config=speculate(method, k))
+    prompts = make_prompts(14, 400, seed=len(name))
+    answers = [a[0] for a in serve(engine, prompts, [GREEDY] * 14)]
+    assert all(len(a) == 12 for a in answers)
+    tiny.assert_greedy(prompts, answers)
+    assert engine.core.stats.num_preemptions > 0 or name not in PREEMPT - {"block of 7"}
+    counted = stats(engine)
+    assert 0 < counted.num_accepted_tokens < counted.num_draft_tokens
+    assert counted.num_accepted_tokens == sum(counted.num_accepted_tokens_per_pos)
+    assert counted.num_accepted_tokens_per_pos == sorted(counted.num_accepted_tokens_per_pos, reverse=True)
 
 
 KNOBS = {
