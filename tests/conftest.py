@@ -79,6 +79,16 @@ def no_dice():
 
 
 @pytest.fixture
+def full_disk():
+    """No file of this process may grow beyond 10 bytes: the system refuses as a full disk does."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
 def run_script(tmp_path, capsys):
     """Run a script as a learner does. Its report, with what it claims by name (of several the first) and what it
     printed, once its figures lie there and its lines fit a terminal."""

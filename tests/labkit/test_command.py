@@ -1,6 +1,5 @@
 """The `lab` command, finding models, and the doctor."""
 
-import json
 import re
 import subprocess
 import sys
@@ -9,10 +8,10 @@ import pytest
 import torch
 
 from labkit import catalog, command, doctor
-from labkit.claims import CLAIMS, measured_claims, reference_run, verdict_of
+from labkit.claims import CLAIMS, reference_run, verdict_of
 from labkit.errors import LabError
 from labkit.models import find_model
-from labkit.paths import ROOT, outputs
+from labkit.paths import ROOT
 from labkit.predictions import Prediction
 
 
@@ -96,28 +95,6 @@ def test_options_of_scripts_are_passed_on(argv, own):
 def test_one_json_file_for_many_scripts_is_refused(capsys):
     assert command.main(["run", "1", "--json", "x.json"]) == 2
     assert "for one script" in capsys.readouterr().err
-
-
-def write_report(name, *predictions):
-    file = outputs() / "reports" / "phase1_tokens_embeddings" / f"{name}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"predictions": [p.to_json() for p in predictions]}))
-
-
-def test_the_ledger(capsys):
-    write_report(
-        "a", Prediction("hello-ids", "?", [15496], [15496]), Prediction("density", "?", needs="download")
-    )
-    write_report("b", Prediction("llama32-3b-layers", "?", 28, 28, source_says=32))
-    (outputs() / "reports" / "phase1_tokens_embeddings" / "half.json").write_text('{"predictions": [{"cla')
-    found, problems = measured_claims()
-    assert len(problems) == 1 and "half.json" in problems[0]
-    assert set(found) == {"hello-ids", "density", "llama32-3b-layers"}
-    assert command.main(["claims"]) == 0
-    out = capsys.readouterr().out
-    assert "1 reproduced" in out and "1 corrected" in out and "1 needs a download" in out
-    assert f"{sum(map(len, CLAIMS.values())) - 3} not run yet" in out
-    assert max(len(line) for line in out.splitlines() if "half.json" not in line) <= 100
 
 
 def test_the_gravest_verdict_stands():

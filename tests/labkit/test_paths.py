@@ -1,22 +1,12 @@
 """Files are written whole or not at all, and where the outputs go."""
 
 import os
-import resource
 import threading
 
 import pytest
 
 from labkit.errors import LabError
 from labkit.paths import check_writable, write_whole
-
-
-@pytest.fixture
-def full_disk():
-    """No file of this process may grow beyond 10 bytes: the system refuses as a full disk does."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_full_disk_harms_no_file(tmp_path, full_disk):

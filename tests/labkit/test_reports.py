@@ -5,6 +5,7 @@ import json
 import pytest
 
 from labkit import command
+from labkit.claims import CLAIMS
 from labkit.paths import outputs
 from labkit.predictions import Prediction
 
@@ -21,6 +22,17 @@ def write(name, content):
 
 def with_one(**changes):
     return {"predictions": [GOOD | changes]}
+
+
+def test_the_ledger(capsys):
+    corrected = Prediction("llama32-3b-layers", "?", 28, 28, source_says=32)
+    write("a", {"predictions": [GOOD, Prediction("density", "?", needs="download").to_json()]})
+    write("b", {"predictions": [corrected.to_json()]})
+    assert command.main(["claims"]) == 0
+    out = capsys.readouterr().out
+    assert "1 reproduced" in out and "1 corrected" in out and "1 needs a download" in out
+    assert f"{sum(map(len, CLAIMS.values())) - 3} not run yet" in out
+    assert max(map(len, out.splitlines())) <= 100
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,14 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from phase1_tokens_embeddings.tokens import BPETokenizer
+from phase2_attention_kvcache.model import NoCache, Transformer
+
+
+@torch.inference_mode()
+def logits_of(model: Transformer, ids: torch.Tensor | None = None) -> torch.Tensor:
+    """[N, vocab], of these tokens or of 40 others."""
+    ids = torch.arange(40) * 7 % model.config.vocab_size if ids is None else ids
+    return model.logits(model(ids, torch.arange(len(ids)), NoCache()))
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from phase5_real_gpu.measuring import engine_cases as cases
 from phase5_real_gpu.measuring import engine_runs
 from phase5_real_gpu.measuring.engine_cases import MODEL_NAMES, BenchModel, Plan, bench_model, plan_for
 from phase5_real_gpu.measuring.engine_peers import StaticBatches, hf_config, random_transformers
-from phase5_real_gpu.measuring.measurements import Bench, Floor, Limits, NotHere
+from phase5_real_gpu.measuring.measurements import Bench, Floor, Limits
 from phase5_real_gpu.story import engine_story
 
 LIMITS = Limits(
@@ -117,22 +117,6 @@ def test_static_batches_write_the_tokens_of_single_requests():
     engine = StaticBatches(random_transformers(LLAMA, "float32", "cpu"))
     workload = cases.mixed_workload(5, 2, 20, LLAMA.vocab_size)
     assert engine.run(workload) == [engine.run([request])[0] for request in workload]
-
-
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [
-        (ValueError("no such\nthing"), "ValueError: no such"),
-        (MemoryError(), "out of memory"),
-        (NotHere("not on this card"), "not on this card"),
-    ],
-)
-def test_a_failure_is_told_in_a_line(error, why):
-    def fails():
-        raise error
-
-    bench = small_bench()
-    assert bench.attempt("ours", fails) is None and bench.left_out == {"ours": why}
 
 
 def test_an_answer_of_the_wrong_length_is_no_figure(monkeypatch):

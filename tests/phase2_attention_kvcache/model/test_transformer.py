@@ -13,11 +13,7 @@ from labkit.models import find_model
 from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.story.inside_the_tower import guesses_by_layer
-
-
-def logits_of(model: Transformer, ids: torch.Tensor) -> torch.Tensor:
-    with torch.inference_mode():
-        return model.logits(model(ids, torch.arange(len(ids)), NoCache()))
+from tests.phase2_attention_kvcache.conftest import logits_of
 
 
 def assert_equals_theirs(folder, theirs, length=100):
@@ -36,16 +32,6 @@ def test_embedded_models_equal_transformers(name):
     folder = find_model(name)
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     assert_equals_theirs(folder, theirs, 1024)
-
-
-def test_llama_with_the_field_names_of_older_files(make_llama, tmp_path):
-    folder, theirs = make_llama(rope_parameters={"rope_type": "default", "rope_theta": 5000.0})
-    shutil.copytree(folder, tmp_path / "old")
-    raw = json.loads((folder / "config.json").read_text())
-    del raw["rope_parameters"]
-    raw |= {"rope_theta": 5000.0, "rope_scaling": None}
-    (tmp_path / "old" / "config.json").write_text(json.dumps(raw))
-    assert_equals_theirs(tmp_path / "old", theirs)
 
 
 def test_shards_give_the_same_model(make_llama):

@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
-from phase2_attention_kvcache.model import NoCache, Transformer
+from phase2_attention_kvcache.model import Transformer
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear, weight_bytes_of
+from tests.phase2_attention_kvcache.conftest import logits_of
 
 W4 = {"num_bits": 4, "type": "int", "symmetric": False, "strategy": "group", "group_size": 32}
 W8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
@@ -71,12 +72,6 @@ def change_config(folder, scheme):
     (folder / "config.json").write_text(json.dumps(raw | {"quantization_config": scheme}))
 
 
-@torch.inference_mode()
-def logits(model):
-    ids = torch.arange(20) * 7 % model.config.vocab_size
-    return model.logits(model(ids, torch.arange(20), NoCache()))
-
-
 @pytest.fixture
 def small(make_llama):
     return make_llama(intermediate_size=128, num_hidden_layers=2)[0]
@@ -98,7 +93,7 @@ def test_few_bits_are_the_numbers_that_they_stand_for(small, tmp_path, kind, opt
     nbytes = sum(part.nbytes for m in layers for part in m.parts)
     assert 8 * nbytes / sum(m.shape[0] * m.shape[1] for m in layers) == pytest.approx(bits, abs=0.2)
     assert weight_bytes_of(few) < 0.5 * weight_bytes_of(full)
-    torch.testing.assert_close(logits(few), logits(full), atol=2e-4, rtol=1e-4)
+    torch.testing.assert_close(logits_of(few), logits_of(full), atol=2e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights import read_gguf_header
 from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer, read_blocks
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf, write_out
-from phase2_attention_kvcache.model import NoCache, Transformer, checkpoint
+from phase2_attention_kvcache.model import Transformer, checkpoint
 from phase2_attention_kvcache.model.config import read_config
 from phase2_attention_kvcache.quantization.gguf_checkpoint import rope_factors
 from phase2_attention_kvcache.quantization.quantized_linear import (
@@ -21,6 +21,7 @@ from phase2_attention_kvcache.quantization.quantized_linear import (
     is_quantized,
     weight_bytes_of,
 )
+from tests.phase2_attention_kvcache.conftest import logits_of
 
 LLAMA3 = dict(
     rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -61,18 +62,12 @@ def convert(folder, path, kind="F32"):
     return path
 
 
-@torch.inference_mode()
-def logits(model, num_tokens=40):
-    ids = torch.arange(num_tokens) * 7 % model.config.vocab_size
-    return model.logits(model(ids, torch.arange(num_tokens), NoCache()))
-
-
 @pytest.mark.parametrize("name", ["gpt2", "llama", "llama-wide-heads", "llama3"])
 def test_a_file_is_the_same_model_as_its_folder(tmp_path, folders, name, tokenizer):
     file = convert(folders[name], tmp_path / "x.gguf")
     plain, read = Transformer.from_pretrained(folders[name]), Transformer.from_pretrained(file)
-    expected = logits(plain)
-    assert (logits(read) - expected).abs().max() < 1e-4 * expected.abs().max()
+    expected = logits_of(plain)
+    assert (logits_of(read) - expected).abs().max() < 1e-4 * expected.abs().max()
     assert not is_quantized(read) and read.config.eos_token_ids[0] == 269
     found = load_tokenizer(file)
     assert found.token_bytes == tokenizer.token_bytes and found.merges == tokenizer.merges
@@ -84,7 +79,7 @@ def test_a_file_is_the_same_model_as_its_folder(tmp_path, folders, name, tokeniz
 def test_a_file_in_fewer_bits_computes_with_the_numbers_that_the_package_reads(tmp_path, folders, name, kind):
     file = convert(folders[name], tmp_path / "x.gguf", kind)
     read, expected = Transformer.from_pretrained(file), as_the_package_reads(file, tmp_path / "plain.gguf")
-    torch.testing.assert_close(logits(read), logits(expected), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits_of(read), logits_of(expected), rtol=1e-4, atol=1e-4)
     assert is_quantized(read) == (kind in ("Q8_0", "Q4_0"))
     if is_quantized(read):  # and it stays small: matrices take what they take in the file
         stored = sum(t.nbytes for t in read_gguf_header(file).tensors.values() if t.type == kind)
@@ -141,7 +136,7 @@ def test_super_blocks_and_mixed_types_as_in_q4_k_m(tmp_path, folders):
              "ffn_gate.weight": "Q4_K", "attn_q.weight": "Q4_K", "attn_k.weight": "Q4_K", "token_embd.weight": "Q4_K"}  # fmt: skip
     file = with_blocks(folders["super-blocks"], tmp_path / "x.gguf", kinds)
     read, expected = Transformer.from_pretrained(file), as_the_package_reads(file, tmp_path / "plain.gguf")
-    torch.testing.assert_close(logits(read), logits(expected), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(logits_of(read), logits_of(expected), rtol=1e-3, atol=1e-3)
     assert [p.kind for p in read.blocks[0].attention.qkv.parts] == ["Q4_K", "Q4_K", "Q6_K"]
 
 
