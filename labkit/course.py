@@ -15,7 +15,7 @@ from labkit.claims import CLAIMS, measured_claims, verdict_of
 from labkit.foreign import visible
 from labkit.interrupts import STOPPED, in_its_own_process
 from labkit.paths import check_writable, outputs, short
-from labkit.reports import read_predictions, report_of
+from labkit.reports import read_report, report_of
 from labkit.terminal import Page, escape
 
 LAST = "many_users"  # its output is shown
@@ -97,7 +97,7 @@ def line_of(console: Page, script: Path, code: int, last_line: str, seconds: flo
             f"\n[red]{escape(visible(last_line, 300)) or OUTCOMES.get(code, f'ended with code {code}')}[/]"
         )
     with suppress(ValueError):  # no report
-        checked = [p for p in read_predictions(report_of(script)) if not p.needs]
+        checked = [p for p in read_report(report_of(script)).predictions if not p.needs]
         if checked and code in (0, 1):  # otherwise the report belongs to an earlier run
             held = f"{sum(bool(p.holds) for p in checked)} of {len(checked)}"
     row = Table.grid(padding=(0, 1))

@@ -28,7 +28,7 @@ from labkit.claims import SOURCE_OF, SOURCES
 from labkit.options import build_parser
 from labkit.paths import check_writable, outputs, short, write_whole, writing
 from labkit.predictions import Kind, Needs, Prediction, parse_guess, score_guess, show_expected, show_value
-from labkit.reports import read_predictions, report_of, was_run_in_full
+from labkit.reports import read_report, report_of, was_run_in_full
 from labkit.terminal import Page, escape, run
 
 T = TypeVar("T")
@@ -328,7 +328,7 @@ def _carry_guesses(report: Path, predictions: list[dict[str, Any]]) -> None:
     """Keep the first guess at each question: take it over from the earlier report."""
     earlier: dict[tuple[str, str], list[Prediction]] = {}
     with suppress(ValueError):  # none yet, or damaged
-        for p in read_predictions(report):
+        for p in read_report(report).predictions:
             earlier.setdefault((p.claim, p.question), []).append(p)
     for p in predictions:
         same = earlier.get((p["claim"], p["question"]))

@@ -19,11 +19,6 @@ class Report(BaseModel):
     in_full: bool = False  # this run or an earlier one was not --quick
 
 
-def read_predictions(file: Path) -> list[Prediction]:
-    """Read the predictions of a report. Raises as `read_report`."""
-    return read_report(file).predictions
-
-
 def report_of(script: Path) -> Path:
     """Return the path of the report of a script's last run."""
     return outputs() / "reports" / script.parent.name / f"{script.stem}.json"
@@ -62,7 +57,7 @@ def all_predictions() -> tuple[list[list[Prediction]], list[str]]:
     found, problems = [], []
     for file in sorted((outputs() / "reports").glob("*/*.json")):
         try:
-            found.append(read_predictions(file))
+            found.append(read_report(file).predictions)
         except ValueError as error:
             problems.append(str(error))
     return found, problems

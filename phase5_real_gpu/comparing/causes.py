@@ -1,4 +1,4 @@
-"""Why a figure is off: nine causes, each with the trace that it leaves in a report.
+"""Why a figure is off: eight causes, each with the trace that it leaves in a report.
 
 A cause cannot be seen, only its trace. Forget to wait for the GPU, and times come out that no machine could reach. Count the
 first call, and one repeat stands out. Send float32, and twice the bytes move. So each cause has a *signature*: a function that
@@ -6,7 +6,7 @@ looks for the trace in a report, beside a reference where it needs one, and says
 report names none.
 
 Every machine has noise of its own. So a trace must stand out by a wide margin (twice, five times), and where the report says
-what happened (which path was taken, how many steps had a prompt in them), that decides.
+what happened (which path was taken), that decides.
 """
 
 from collections.abc import Callable, Iterator
@@ -193,30 +193,6 @@ def batch_that_does_not_fill(report: Reference, reference: Reference | None) -> 
             alone = f"{facts.show(by_batch[smallest])} with {smallest} request{'s' * (smallest > 1)}"
             seen = f"{model} makes {alone} and at most {facts.show(best)} with more: they ran one after the other"
             yield from ((m.name, seen) for batch, m in by_batch.items() if batch > smallest)
-
-
-@cause(
-    "prefill mixed into decode",
-    "A step that also computes another request's prompt takes longer, and all requests in it wait.",
-    "time ITL with no new arrivals; on a server lower max_num_batched_tokens or long_prefill_token_threshold",
-)
-def spikes_between_tokens(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
-    """Now and then a token takes several times as long as the others.
-
-    Other programs make such spikes as well. A report that counts the steps with a prompt in them decides.
-    """
-    for m in report.measurements:
-        mixed = m.details.get("prefill_steps")
-        gaps = facts.repeats_of(m)[1:]  # the first gap is another cause's
-        if not m.name.startswith("itl-") or mixed == 0 or len(gaps) < 20:
-            continue
-        usual = median(gaps)
-        spikes = [g for g in gaps if g > 3 * usual]
-        if len(spikes) >= max(2, 0.01 * len(gaps)):  # the system's own hiccups mostly come alone
-            spike = median(spikes)
-            times = f"{spike / usual:.1f} times as long as the others ({1e3 * spike:,.3g} ms against {1e3 * usual:,.3g})"
-            counted = f"; {mixed} steps had a prompt in them" if mixed else ""
-            yield m.name, f"{m.name}: {len(spikes)} of {len(gaps)} tokens took {times}{counted}"
 
 
 @cause(

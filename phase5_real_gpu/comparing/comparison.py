@@ -8,7 +8,7 @@ from typing import Literal
 
 from phase5_real_gpu.comparing.causes import Finding, find_causes
 from phase5_real_gpu.comparing.report_facts import ratio_of_shares, same_device
-from phase5_real_gpu.measuring.measurements import Measurement
+from phase5_real_gpu.measuring.measurements import Limits, Measurement
 from phase5_real_gpu.measuring.reference_files import Reference
 
 Verdict = Literal[
@@ -124,3 +124,19 @@ def _kind(report: Reference) -> str:
     """The card's model in its driver's name: "NVIDIA H100 80GB HBM3" -> "H100", "NVIDIA GeForce RTX 4090" -> "RTX 4090"."""
     name = re.sub("NVIDIA|GeForce|Tesla|-", " ", report.device_name)
     return re.match(r"(RTX (PRO )?)?\w*", " ".join(name.split()))[0]
+
+
+def imagine(machine: Reference, factor: float) -> Reference:
+    """The same machine with everything `factor` times as slow: each figure, and what its limits allow."""
+
+    def slower(m: Measurement) -> Measurement:
+        times = factor if m.better == "lower" else 1 / factor
+        return replace(m, value=m.value * times, floor=m.floor and m.floor * times)
+
+    return replace(
+        machine,
+        name=f"{machine.name}-slower",
+        environment={"cpu": f"imagined, {factor:g} times as slow", "gpu": None},
+        limits=Limits(),
+        measurements=tuple(slower(m) for m in machine.measurements),
+    )

@@ -127,7 +127,7 @@ def _throughput(
         context = plan.isl + plan.osl // 2
         more = dict(context=context)
         if len(workload) == 1:  # a single request: its gaps, and the time of a step without work, explain it
-            more |= dict(seconds=[round(g, 7) for _, gaps in runs for g in gaps], prefill_steps=0)
+            more |= dict(seconds=[round(g, 7) for _, gaps in runs for g in gaps])
             more |= dict(fixed_ms=_hollow_ms(engine, bench.seed))
         step = cases.step_floor(bm.config, len(workload), bench.limits, bench.dtype, context)
         add_figure(bench, f"itl-{bm.name}-{ending}", itls, "ms", step, **details, **more)

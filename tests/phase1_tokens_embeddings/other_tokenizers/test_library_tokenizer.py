@@ -89,7 +89,7 @@ def random_texts(count: int, seed: int = 7) -> list[str]:
     """Strings of hard pieces: scripts, runs of spaces, halves of special tokens, names of bytes."""
     rng = random.Random(seed)
     signs = "etaoin  \n\t'.,;-0123Äßéकи\u0301\u200d\u00a0\u2003\u3000\u200b\x85\x1c\u2028👍\x00\x07\x7f\ufeff\uffff▁"
-    pieces = [*signs, *WORDS, "zzzqqq", *SPECIAL, *ADDED, "<0x0A>", "    ", "\r\n", "'S", "'ll", "'re", "'ve", "'d", "'m", "\u2019s", "'ſ", "''",
+    pieces = [*signs, *WORDS, "zzzqqq", *SPECIAL, *ADDED, "<0x0A>", "    ", "\r\n", "'S", "'s", "'ll", "'re", "'ve", "'d", "'m", "\u2019s", "'ſ", "''",
               "٣", "Ⅷ", "½", "1e-9", "ﬁ", "İ", "क्षि", "한국", "ی\u200cه", "👩\u200d👧", "🇩🇪", "❤\ufe0f", "\x1b[0m", "\U000e0041", " ?!", "====="]  # fmt: skip
     texts = ["", " ", "  a", "<s>", "<s> a</s>", "▁", "e\u0301"]
     for _ in range(count):

@@ -8,7 +8,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2Model
 
-from labkit.errors import LabError
 from labkit.models import find_model
 from phase2_attention_kvcache.model.caches import ContiguousKVCache, NoCache
 from phase2_attention_kvcache.model.transformer import Transformer
@@ -50,11 +49,11 @@ def test_names_without_prefix_and_old_mask_tensors(make_gpt2, tmp_path):
 
 
 @pytest.fixture
-def broken(make_gpt2, tmp_path):
+def broken(tmp_path):
     """A folder to break: `broken(change)` lets `change` edit the tensors, then returns the folder."""
 
-    def make(change, made=None):
-        folder, _ = made or make_gpt2()
+    def make(change, made):
+        folder, _ = made
         shutil.copytree(folder, tmp_path / "model")
         tensors = load_file(folder / "model.safetensors")
         change(tensors)
@@ -109,9 +108,8 @@ def test_tensors_that_do_not_fit_are_named(make_gpt2, make_llama, broken, family
         Transformer.from_pretrained(broken(change, made))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+REFUSED = {
+    "gpt2": [
         ({"activation_function": "relu"}, "activation 'relu'"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scaling attention"),
         ({"layer_norm_epsilon": "x"}, "layer_norm_epsilon is 'x'"),
@@ -127,30 +125,12 @@ def test_tensors_that_do_not_fit_are_named(make_gpt2, make_llama, broken, family
         ({"n_layer": 40}, "missing h.3.ln_1.weight, .* more"),
         (
             {"n_embd": 2**18, "n_head": 1},
-            r"wte\.weight has the wrong shape: \[211, 48\] found, \[211, 262144\] needed",
+            r"wte\.weight has the wrong shape: \[211, 48\] found, \[211, 262144\]",
         ),
     ],
-)
-def test_a_config_that_is_not_ours_is_refused(broken, change, message):
-    check_refused(broken(lambda tensors: None), change, message)
-
-
-def check_refused(folder, change, message):
-    raw = json.loads((folder / "config.json").read_text()) | change
-    (folder / "config.json").write_text(json.dumps({k: v for k, v in raw.items() if v is not None}))
-    with pytest.raises(ValueError, match=message) as error:
-        Transformer.from_pretrained(folder)
-    assert str(error.value).isprintable() and len(str(error.value)) < len(str(folder)) + 300
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+    "llama": [
         ({"max_position_embeddings": 2**23}, "8,388,608 positions x head_dim 8 make rotary tables of 0.3 GB"),
-        (
-            {"max_position_embeddings": 2**22, "head_dim": 4096},
-            "rotary tables of 68.7 GB, more than all weights",
-        ),
+        ({"max_position_embeddings": 2**22, "head_dim": 4096}, "tables of 68.7 GB, more than all weights"),
         ({"head_dim": 2**30}, "head_dim is 1073741824"),
         ({"head_dim": 7}, "head_dim is 7: numbers turn in pairs"),
         ({"rope_parameters": []}, "groups of settings"),
@@ -159,9 +139,19 @@ def check_refused(folder, change, message):
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e-300}}, "rope_theta is 1e-300"),
         ({"rms_norm_eps": 10**400}, "rms_norm_eps is 1000"),
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "message"), [(family, *row) for family, rows in REFUSED.items() for row in rows]
 )
-def test_a_small_config_does_not_fill_the_memory(make_llama, broken, change, message):
-    check_refused(broken(lambda tensors: None, make_llama()), change, message)
+def test_a_config_that_is_not_ours_is_refused(make_gpt2, make_llama, broken, family, change, message):
+    folder = broken(lambda tensors: None, make_gpt2() if family == "gpt2" else make_llama())
+    raw = json.loads((folder / "config.json").read_text()) | change
+    (folder / "config.json").write_text(json.dumps(raw))
+    with pytest.raises(ValueError, match=message) as error:
+        Transformer.from_pretrained(folder)
+    assert str(error.value).isprintable() and len(str(error.value)) < len(str(folder)) + 300
 
 
 def test_a_long_context_of_a_real_model_is_no_fault(make_llama):
@@ -177,9 +167,7 @@ def test_a_config_that_is_no_config_is_named(tmp_path, text):
         Transformer.from_pretrained(tmp_path)
 
 
-def test_bad_names_and_dtypes():
-    with pytest.raises(LabError, match="no model folder"):
-        Transformer.from_pretrained("./nothing/here")
+def test_an_unknown_dtype():
     with pytest.raises(ValueError, match="unknown dtype 'int4'"):
         Transformer.from_pretrained("tales", dtype="int4")
 

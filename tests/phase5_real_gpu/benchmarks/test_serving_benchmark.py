@@ -1,16 +1,13 @@
 """The serving benchmark's workloads, models and ratios."""
 
 import os
-import sys
 from dataclasses import replace
 
 import pytest
 
-from labkit.errors import LabError
 from phase1_tokens_embeddings.weights import SHAPES, read_shape
 from phase2_attention_kvcache.model import Transformer
 from phase5_real_gpu.benchmarks import serving_benchmark
-from phase5_real_gpu.benchmarks.vllm_process import Worker
 from phase5_real_gpu.measuring.engine_peers import random_transformers
 
 LLAMA_CPP = os.environ.get("LLAMA_CPP_PYTHON")
@@ -40,12 +37,6 @@ def test_ratios_compare_equal_bits():
     assert serving_benchmark.ratios({"batch1": times}, formats) == {
         "batch1": {"ours q8_0 / llama.cpp Q8_0": [1.5, 0.5], "ours q8_0 / ours": [2.0, 3.0]}
     }
-
-
-def test_a_python_without_llama_cpp():
-    settings = dict(model="none", max_num_seqs=1, max_model_len=64, threads=1)
-    with pytest.raises(LabError, match="holds no xllamacpp"):
-        Worker(sys.executable, serving_benchmark.LLAMACPP_WORKER, "xllamacpp", **settings)
 
 
 @pytest.mark.proof

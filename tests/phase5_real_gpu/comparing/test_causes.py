@@ -4,11 +4,7 @@ import dataclasses
 
 import pytest
 
-from phase2_attention_kvcache.model import Transformer
-from phase3_paged_attention.paging import PagedKVCache, compiled_kernel
-from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu.comparing.causes import find_causes
-from phase5_real_gpu.measuring.engine_runs import path_of
 from phase5_real_gpu.measuring.measurements import Limits, Measurement
 from phase5_real_gpu.measuring.reference_files import Reference, find_reference
 
@@ -59,8 +55,8 @@ def healthy_gpu(**fields) -> Reference:
 # ---------------------------------------------------------------------- on a CPU
 
 
-def with_seconds(seconds, name="cpu-decode-b16-512", **details) -> Reference:
-    return report(Measurement(name, 50.0, "us", details={"seconds": seconds, **details}))
+def with_seconds(seconds) -> Reference:
+    return report(Measurement("cpu-decode-b16-512", 50.0, "us", details={"seconds": seconds}))
 
 
 def throughput(*factors) -> tuple[Measurement, ...]:
@@ -72,8 +68,11 @@ def in_format(dtype, **fields) -> Reference:
     return report(Measurement("itl-tales-b1", 2.0, "ms", details={"dtype": dtype}), **fields)
 
 
-WARM_UP, MIXED = "compile or warm-up inside the timed region", "prefill mixed into decode"
-GAPS = [0.002] * 40 + [0.03] * 4 + [0.002] * 20
+def on_path(path) -> Reference:
+    return report(Measurement("itl-tales-b1", 2.0, "ms", details={"path": path}))
+
+
+WARM_UP = "compile or warm-up inside the timed region"
 ON_A_CPU = {
     "the first repeat compiles": (
         with_seconds([0.4, 0.001, 0.001, 0.002]), None, WARM_UP, ["cpu-decode-b16-512: the first repeat took 400 ms"]),
@@ -87,30 +86,14 @@ ON_A_CPU = {
     "the same format": (in_format("float32"), in_format("float32"), None, []),
     "another kind of machine has formats of its own": (
         in_format("float32"), in_format("bfloat16", environment=GPU), None, []),
+    "no compiled kernel": (on_path("gather"), on_path("kernel"), "eager fallback", []),
+    "nor has the reference": (on_path("gather"), on_path("gather"), None, []),
     "one request beside the reference's 64": (
         report(*throughput(1)), report(*throughput(1, 4, 18)), "small batch", []),
     "one request alone": (report(*throughput(1)), None, None, []),
     "batches that share steps": (report(*throughput(1, 4, 18)), report(*throughput(1, 4, 18)), None, []),
     "a batch that is not shared": (report(*throughput(1, 1.1)), None, "small batch", ["one after the other"]),
-    "a long prompt in the middle of an answer": (
-        with_seconds(GAPS, "itl-tales-b1", prefill_steps=4), None, MIXED, ["4 steps had a prompt in them"]),
-    "a report that counts no such steps has spikes of another origin": (
-        with_seconds(GAPS, "itl-tales-b1", prefill_steps=0), None, None, []),
-    "one that does not count is believed": (with_seconds(GAPS, "itl-tales-b1"), None, MIXED, []),
 }  # fmt: skip
-
-
-@pytest.mark.skipif(compiled_kernel() is None, reason="needs numba")
-def test_gathering_instead_of_the_compiled_kernel():
-    model = Transformer.from_pretrained("tales")
-
-    def measured(use_kernel: bool) -> Reference:
-        cache = PagedKVCache(model.config, 40, use_kernel=use_kernel)
-        engine = LLMEngine(model, None, EngineConfig(num_blocks=40), kv_cache=cache)
-        return report(Measurement("itl-tales-b1", 2.0, "ms", details={"path": path_of(engine)}))
-
-    assert named(measured(False)) == ["eager fallback"] == named(measured(False), measured(True))
-    assert named(measured(True)) == [] == named(measured(False), measured(False))
 
 
 # ---------------------------------------------------------------------- what only a GPU can show: planted
