@@ -69,22 +69,8 @@ def test_levels_are_the_medians_of_their_points():
 # ---------------------------------------------------------------------- the bytes of a step
 
 
-def test_weights_and_keys_of_a_step_are_those_of_a_real_model():
-    model = Transformer.from_pretrained("tales")
-    c, context = model.config, 100
-    step = step_bytes(c, 1, context, bytes_per_number=4)
-    read = sum(p.nbytes for name, p in model.named_parameters() if p.ndim == 2 and "position" not in name)
-    assert step.weights == read  # `tales` is tied: the embedding table is the head
-    cache = ContiguousKVCache(c)
-    model(torch.arange(context), torch.arange(context), cache)
-    assert step.kv == cache.bytes_used
-    many = step_bytes(c, 7, context, bytes_per_number=4)
-    assert (many.weights, many.kv, many.activations) == (step.weights, 7 * step.kv, 7 * step.activations)
-    assert many.seconds(4800) == (many.weights + many.kv) / 4800e9
-
-
-def test_activations_are_the_results_that_a_real_model_hands_on():
-    """Every matrix product, norm and activation of one token, counted as its result passes."""
+def test_the_bytes_of_a_step_are_those_of_a_real_model():
+    """Activations: every matrix product, norm and activation of one token, counted as its result passes."""
     model = Transformer.from_pretrained("tales")
     c, seen = model.config, []
 
@@ -101,6 +87,12 @@ def test_activations_are_the_results_that_a_real_model_hands_on():
     # the bottom; the scores at the top.
     unseen = c.num_layers * (c.num_heads * c.head_dim + 2 * c.d_model + c.d_ff) + c.d_model + c.vocab_size
     assert numbers_between(c) == sum(seen) + unseen
+    step = step_bytes(c, 7, 100, bytes_per_number=4)
+    assert step.activations == 7 * 2 * 4 * numbers_between(c) and step.kv == 7 * 100 * cache.bytes_used
+    assert step.weights == sum(
+        p.nbytes for n, p in model.named_parameters() if p.ndim == 2 and "position" not in n
+    )
+    assert step.seconds(4800) == (step.weights + step.kv) / 4800e9
 
 
 # ---------------------------------------------------------------------- a GPU's kernels, interpreted

@@ -1,7 +1,5 @@
 """The roofline's count of operations, against PyTorch's own counter; its ceilings and its script."""
 
-import dataclasses
-
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -15,16 +13,16 @@ from phase2_attention_kvcache.measuring.roofline import (
     work_of_batch,
     work_of_step,
 )
-from phase2_attention_kvcache.model.attention import attention
 from phase2_attention_kvcache.model.caches import ContiguousKVCache
-from phase2_attention_kvcache.model.config import GPT2_124M
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.quantization.quantized_linear import quantize_model
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-@pytest.mark.parametrize("new", [1, 7, 40])
-def test_matrix_work_equals_pytorchs_count(make_llama, make_gpt2, family, new):
+@pytest.mark.parametrize(("new", "older"), [(1, 0), (7, 0), (40, 0), (1, 50), (7, 30)])
+def test_operations_are_those_that_pytorch_counts_and_those_of_attention(
+    make_llama, make_gpt2, family, new, older
+):
     folder, _ = make_llama() if family == "llama" else make_gpt2()
     model = Transformer.from_pretrained(folder)
 
@@ -35,22 +33,9 @@ def test_matrix_work_equals_pytorchs_count(make_llama, make_gpt2, family, new):
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model.logits(model(torch.arange(new), torch.arange(new), NoAttention())[-1:])
     c = model.config
-    pairs = new * (new + 1) // 2
+    pairs = new * older + new * (new + 1) // 2
     attention_operations = 4 * c.num_layers * c.num_heads * c.head_dim * pairs
-    assert work_of_step(c, new, 0, 4).operations - attention_operations == counter.get_total_flops()
-
-
-def test_attention_work_equals_pytorchs_count_where_nothing_is_masked():
-    c = dataclasses.replace(GPT2_124M, num_layers=1)
-    context = 50
-    q = torch.randn(1, c.num_heads, c.head_dim)
-    k = torch.randn(context + 1, c.num_heads, c.head_dim)
-    with FlopCounterMode(display=False) as counter:
-        attention(q, k, k)
-    without = dataclasses.replace(c, num_layers=0)
-    ours = work_of_step(c, 1, context, 4).operations - work_of_step(without, 1, context, 4).operations
-    matrices = 2 * 12 * c.d_model**2
-    assert ours - matrices == counter.get_total_flops()
+    assert work_of_step(c, new, older, 4).operations - attention_operations == counter.get_total_flops()
 
 
 def test_bytes_are_the_weights_and_the_cache():
