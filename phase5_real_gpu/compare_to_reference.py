@@ -7,7 +7,7 @@ the floor there runs equally well on both.
 
 Without a file a quick look is taken at this machine (seconds). With one, from measure_machine.py or from one of
 the benchmarks (--json), that file is compared. For each figure: is it what this machine should give, and if it
-is not, which of eight known causes left its trace.
+is not, which of seven known causes left its trace.
 """
 
 from typing import Any

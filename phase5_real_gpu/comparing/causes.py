@@ -1,4 +1,4 @@
-"""Why a figure is off: eight causes, each with the trace that it leaves in a report.
+"""Why a figure is off: seven causes, each with the trace that it leaves in a report.
 
 A cause cannot be seen, only its trace. Forget to wait for the GPU, and times come out that no machine could reach. Count the
 first call, and one repeat stands out. Send float32, and twice the bytes move. So each cause has a *signature*: a function that
@@ -15,13 +15,11 @@ from statistics import median
 
 from labkit.predictions import show_value
 from phase5_real_gpu.comparing import report_facts as facts
-from phase5_real_gpu.measuring.engine_cases import MODEL_NAMES, bench_model
 from phase5_real_gpu.measuring.measurements import Measurement
 from phase5_real_gpu.measuring.reference_files import Reference
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 SLOW_PATHS = ("gather", "eager", "python", "torch")
-KERNELS_A_LAYER = 12  # at least: norms, linear layers, rotation, writing keys, attention, activation, sums
 
 
 Signature = Callable[[Reference, Reference | None], Iterator[tuple[str, str]]]
@@ -193,26 +191,6 @@ def batch_that_does_not_fill(report: Reference, reference: Reference | None) -> 
             alone = f"{facts.show(by_batch[smallest])} with {smallest} request{'s' * (smallest > 1)}"
             seen = f"{model} makes {alone} and at most {facts.show(best)} with more: they ran one after the other"
             yield from ((m.name, seen) for batch, m in by_batch.items() if batch > smallest)
-
-
-@cause(
-    "a CPU-bound launch",
-    "Python asks for each small kernel by itself. At batch 1 the GPU is done before the next one is asked for.",
-    "CUDA graphs (on by default in GPURunner); a faster processor core helps as well",
-)
-def launches_fill_the_step(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
-    """A step for one request takes as long as asking for its kernels, one by one."""
-    launch_us = report.limits.launch_us
-    for model in MODEL_NAMES if launch_us and report.device == "gpu" else ():
-        m = report.get(f"itl-{model}-b1")
-        if m is None or m.details.get("path") in (None, "graph") or (m.share_of_limit or 1) > 0.5:
-            continue
-        launches = KERNELS_A_LAYER * bench_model(model).config.num_layers
-        asking = launches * launch_us / 1e3
-        if 0.4 < asking / m.value < 2.5:
-            about = f"about {launches} launches of {show_value(launch_us)} us are {asking:.3g} ms"
-            reading = f"reading the weights would take {facts.show(m, m.floor)}"
-            yield m.name, f"{m.name} is {facts.show(m)}; {about}, and {reading}"
 
 
 @cause(

@@ -47,27 +47,22 @@ def every_backend() -> AbstractContextManager[None]:
     return sdpa_kernel(every)
 
 
-class StaticBatches:
-    """`generate` on a batch: prompts padded to the longest one; all wait for the longest answer."""
+@torch.inference_mode()
+def static_batches(model: Any, workload: Workload) -> list[list[int]]:
+    """`generate` on a batch: prompts padded to the longest one; all wait for the longest answer.
 
-    name = "transformers-static"
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-
-    @torch.inference_mode()
-    def run(self, workload: Workload) -> list[list[int]]:
-        """The tokens of each answer, cut to the length that the request asked for."""
-        width = max(len(prompt) for prompt, _ in workload)
-        steps = max(osl for _, osl in workload)
-        padding = [width - len(prompt) for prompt, _ in workload]
-        device = self.model.device
-        ids = torch.tensor([[0] * pad + p for pad, (p, _) in zip(padding, workload)], device=device)
-        mask = torch.tensor([[0] * pad + [1] * (width - pad) for pad in padding], device=device)
-        with every_backend():
-            out = self.model.generate(
-                ids, attention_mask=mask, max_new_tokens=steps, min_new_tokens=steps, do_sample=False,
-                pad_token_id=0, eos_token_id=None,
-            )  # fmt: skip
-        written = out[:, width:].tolist()  # waits for a GPU
-        return [tokens[:osl] for tokens, (_, osl) in zip(written, workload, strict=True)]
+    Returns:
+        The tokens of each answer, cut to the length that the request asked for.
+    """
+    width = max(len(prompt) for prompt, _ in workload)
+    steps = max(osl for _, osl in workload)
+    padding = [width - len(prompt) for prompt, _ in workload]
+    ids = torch.tensor([[0] * pad + p for pad, (p, _) in zip(padding, workload)], device=model.device)
+    mask = torch.tensor([[0] * pad + [1] * (width - pad) for pad in padding], device=model.device)
+    with every_backend():
+        out = model.generate(
+            ids, attention_mask=mask, max_new_tokens=steps, min_new_tokens=steps, do_sample=False,
+            pad_token_id=0, eos_token_id=None,
+        )  # fmt: skip
+    written = out[:, width:].tolist()  # waits for a GPU
+    return [tokens[:osl] for tokens, (_, osl) in zip(written, workload, strict=True)]

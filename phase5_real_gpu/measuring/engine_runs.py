@@ -16,7 +16,7 @@ from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu.kernels import TritonPagedKVCache
 from phase5_real_gpu.measuring import engine_cases as cases
 from phase5_real_gpu.measuring.engine_cases import BenchModel, Plan, Workload
-from phase5_real_gpu.measuring.engine_peers import StaticBatches, random_transformers
+from phase5_real_gpu.measuring.engine_peers import random_transformers, static_batches
 from phase5_real_gpu.measuring.measurements import Bench, Floor, Measurement, percentiles
 
 HOLLOW = 16, 32  # tokens of prompt and answer in a run of the hollow model
@@ -147,21 +147,21 @@ def _hollow_ms(engine: LLMEngine, seed: int) -> float:
 
 
 def measure_peers(
-    bench: Bench, plan: Plan, bm: BenchModel, engine: StaticBatches, workloads: dict[str, Workload]
+    bench: Bench, plan: Plan, bm: BenchModel, model: Any, workloads: dict[str, Workload]
 ) -> None:
     """transformers on the same workloads, within the time that the plan gives it."""
     bench.until = time.monotonic() + plan.peer_seconds
     for ending, workload in workloads.items():
-        name = f"{engine.name}-throughput-{bm.name}-{ending}"
-        bench.attempt(name, partial(_their_throughput, bench, engine, name, workload), True, name)
+        name = f"transformers-static-throughput-{bm.name}-{ending}"
+        bench.attempt(name, partial(_their_throughput, bench, model, name, workload), True, name)
 
 
-def _their_throughput(bench: Bench, engine: StaticBatches, name: str, workload: Workload) -> None:
+def _their_throughput(bench: Bench, model: Any, name: str, workload: Workload) -> None:
     # On a GPU: kernels and memory for every size of batch that occurs.
-    engine.run(workload if bench.device == "cuda" else [(prompt, 2) for prompt, _ in workload[:1]])
+    static_batches(model, workload if bench.device == "cuda" else [(prompt, 2) for prompt, _ in workload[:1]])
     synchronize(bench.device)
     began = time.perf_counter()
-    answers = engine.run(workload)
+    answers = static_batches(model, workload)
     seconds = time.perf_counter() - began
     if [len(a) for a in answers] != [osl for _, osl in workload]:
         raise RuntimeError("it wrote answers of the wrong length")
@@ -185,7 +185,7 @@ def measure_model(bench: Bench, plan: Plan, bm: BenchModel | str, peers: bool = 
         what = f"transformers, {bm.title}"
         theirs = bench.attempt(what, partial(random_transformers, bm.config, bench.dtype, bench.device))
         if theirs is not None:
-            measure_peers(bench, plan, bm, StaticBatches(theirs), workloads)
+            measure_peers(bench, plan, bm, theirs, workloads)
         del theirs
     free_memory(bench.device)
 

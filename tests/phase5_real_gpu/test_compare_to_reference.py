@@ -268,7 +268,7 @@ def test_script_with_two_files(tmp_path, run_script, mistake_of):
 
 def test_script_with_a_figure_that_nothing_explains(tmp_path, run_script):
     said = " ".join(run_script(compare_to_reference, *two_files(tmp_path))["out"].split())
-    assert "SLOWER: why?" in said and "none of the 8 known causes left a trace (itl-tales-b1)" in said
+    assert "SLOWER: why?" in said and "none of the 7 known causes left a trace (itl-tales-b1)" in said
     theirs = tmp_path / "theirs.json"  # and beside itself
     assert "Nothing stands out" in run_script(compare_to_reference, theirs, "--against", theirs)["out"]
 

@@ -20,7 +20,7 @@ from phase5_real_gpu.kernels.gpu_runner import GPURunner
 from phase5_real_gpu.measuring import engine_cases as cases
 from phase5_real_gpu.measuring import engine_runs
 from phase5_real_gpu.measuring.engine_cases import MODEL_NAMES, BenchModel, Plan, bench_model, plan_for
-from phase5_real_gpu.measuring.engine_peers import StaticBatches, hf_config, random_transformers
+from phase5_real_gpu.measuring.engine_peers import hf_config, random_transformers, static_batches
 from phase5_real_gpu.measuring.measurements import Bench, Floor, Limits
 from phase5_real_gpu.story import engine_story
 
@@ -116,9 +116,9 @@ def test_every_figure_gets_its_name_and_its_tokens_and_is_saved():
 
 def test_static_batches_write_the_tokens_of_single_requests():
     """Padding changes no answer, and each is cut to its own length."""
-    engine = StaticBatches(random_transformers(LLAMA, "float32", "cpu"))
+    model = random_transformers(LLAMA, "float32", "cpu")
     workload = cases.mixed_workload(5, 2, 20, LLAMA.vocab_size)
-    assert engine.run(workload) == [engine.run([request])[0] for request in workload]
+    assert static_batches(model, workload) == [static_batches(model, [request])[0] for request in workload]
 
 
 def test_an_answer_of_the_wrong_length_is_no_figure(monkeypatch):

@@ -144,13 +144,6 @@ PLANTED = {
         on_card(SUNK, highest_sm_clock_mhz=1200.0), healthy_gpu(), "power or clock limit",
         ["bfloat16 products: 450 TFLOP/s, the reference 750", "1,200 of 1,980 MHz"]),
     "another card, which may well be slower": (on_card(SUNK, name="NVIDIA L4"), healthy_gpu(), None, []),
-    "a dozen kernels a layer, 22 layers, 4 us each are a millisecond": (
-        changed("itl-tinyllama-b1", value=1.3, details={"path": "kernel"}), None, "a CPU-bound launch",
-        ["264 launches of 4 us are 1.06 ms"]),
-    "the same in a graph": (
-        changed("itl-tinyllama-b1", value=1.3, details={"path": "graph"}), None, None, []),
-    "much slower than its launches": (
-        changed("itl-tinyllama-b1", value=40.0, details={"path": "kernel"}), None, None, []),
 }  # fmt: skip
 
 
