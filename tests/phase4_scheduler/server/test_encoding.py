@@ -3,14 +3,14 @@
 import asyncio
 import json
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from starlette.responses import StreamingResponse
 
 from phase2_attention_kvcache.model.logprobs import TokenLogprobs
 from phase4_scheduler.engine.outputs import CompletionOutput, RequestMetrics, RequestOutput
-from phase4_scheduler.server import encoding
-from phase4_scheduler.server.chat import Chat
+from phase4_scheduler.server import calls, chat, encoding
 from phase4_scheduler.server.completions import Completion
 from phase4_scheduler.server.encoding import json_answer, to_json
 from phase4_scheduler.server.protocol import ChatCompletionRequest, CompletionRequest
@@ -62,71 +62,43 @@ def test_an_answer_that_takes_long_goes_out_while_it_is_made(monkeypatch, length
     assert asyncio.run(body()) == to_json({"items": list(range(100))})
 
 
-class Spelling:
-    """A tokenizer that counts what it spells."""
-
-    def __init__(self):
-        self.spelled = []
-
-    def decode_bytes(self, ids):
-        self.spelled += ids
-        return f"<{ids[0]}>".encode()
+@pytest.fixture
+def spelled(monkeypatch) -> list[int]:
+    """The tokens that were spelled so far; token 7 is spelled "<7>"."""
+    tokens = []
+    monkeypatch.setattr(calls, "spelled", lambda _, token: tokens.append(token) or f"<{token}>")
+    monkeypatch.setattr(chat, "spelled", lambda _, token: f"<{token}>")
+    return tokens
 
 
-REPORT = [None, TokenLogprobs({2: -0.5, 9: -0.25}), TokenLogprobs({3: -1e30, 2: -0.125})]
-REPORT[1].rank, REPORT[2].rank = 2, 77
-DESCRIBED = [
-    None,
-    {
-        "2": {"logprob": -0.5, "rank": 2, "decoded_token": "<2>"},
-        "9": {"logprob": -0.25, "rank": 1, "decoded_token": "<9>"},
-    },
-    {
-        "3": {"logprob": -9999.0, "rank": 77, "decoded_token": "<3>"},
-        "2": {"logprob": -0.125, "rank": 1, "decoded_token": "<2>"},
-    },
-]
+def call_of(kind, request):
+    return kind(SimpleNamespace(engine=MagicMock(), name="tales"), request)
 
 
-def whole(call_of, request, n=1):
-    """An answer, its report on the prompt asked for, and what its tokenizer has spelled before it was encoded."""
-    parts = [CompletionOutput(i, [5], "five", RequestMetrics(0.0), "length") for i in range(n)]
-    for part in parts if request.logprobs else ():
-        part.logprobs = [TokenLogprobs({5: -0.5, 6: -0.75})]
-    output = RequestOutput("r", None, [1, 2, 3], parts, True, extras={"prompt_logprobs": REPORT})
-
-    async def generate(accepted):
-        yield output
-
-    engine = SimpleNamespace(tokenizer=Spelling(), limits=SimpleNamespace(max_model_len=99))
-    engine.cached, engine.generate = lambda output: None, generate
-    call = call_of(SimpleNamespace(engine=engine, name="tales"), request)
-    call.prompts, call.accepted, call.texts, call.text = [[1, 2, 3]], [None], [None], ""
-    call.role, call.echoed = "assistant", ""
-    answer = asyncio.run(call.whole())
-    return answer, engine.tokenizer.spelled
-
-
-def test_the_answers_to_a_prompt_share_the_report_on_it_and_none_is_made_before_it_is_sent():
-    answer, spelled = whole(Completion, CompletionRequest(prompt=[1, 2, 3], n=50, prompt_logprobs=2), 50)
+def test_the_answers_to_a_prompt_share_the_report_on_it_which_is_made_when_it_is_sent(spelled):
+    report = [None, TokenLogprobs({2: -0.5, 9: -0.25}), TokenLogprobs({3: -1e30})]
+    report[1].rank, report[2].rank = 2, 77
+    call = call_of(Completion, CompletionRequest(prompt=[1, 2, 3]))
+    answers = [call.described(report) for _ in range(50)]
     assert spelled == []
-    choices = json.loads(to_json(answer))["choices"]
-    assert [choice["index"] for choice in choices] == list(range(50))
-    assert [choice["prompt_logprobs"] for choice in choices] == [DESCRIBED] * 50
-    assert spelled == [2, 9, 3, 2]
+    two, nine, three = (
+        {"logprob": value, "rank": rank, "decoded_token": f"<{token}>"}
+        for token, value, rank in ((2, -0.5, 2), (9, -0.25, 1), (3, -9999.0, 77))
+    )
+    assert json.loads(to_json(answers)) == [[None, {"2": two, "9": nine}, {"3": three}]] * 50
+    assert spelled == [2, 9, 3]
 
 
-def test_log_probabilities_of_an_answer_are_made_when_they_are_sent():
-    messages = [{"role": "user", "content": "x"}]
-    asked = ChatCompletionRequest(messages=messages, logprobs=True, top_logprobs=2, prompt_logprobs=2)
-    answer, spelled = whole(Chat, asked)
+def test_log_probabilities_of_an_answer_are_made_when_they_are_sent(spelled):
+    asked = ChatCompletionRequest(messages=[{"role": "user", "content": "x"}], logprobs=True, top_logprobs=2)
+    part = CompletionOutput(0, [5], "five", RequestMetrics(0.0))
+    part.logprobs = [TokenLogprobs({5: -0.5, 6: -0.75})]
+    content = call_of(chat.Chat, asked).logprobs(part)
     assert spelled == []
-    answer = json.loads(to_json(answer))
-    assert answer["prompt_logprobs"] == DESCRIBED
     five, six = (
         {"token": f"<{i}>", "logprob": p, "bytes": list(b"<%d>" % i)} for i, p in ((5, -0.5), (6, -0.75))
     )
-    assert answer["choices"][0]["logprobs"]["content"] == [five | {"top_logprobs": [five, six]}]
+    assert json.loads(to_json(content)) == {"content": [five | {"top_logprobs": [five, six]}]}
 
 
 def test_thousands_of_answers_find_their_place_without_a_search_through_all():
