@@ -10,6 +10,8 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mdit_py_plugins.anchors.index import slugify  # MyST gives headings their addresses by it
+
 from labkit.paths import ROOT
 
 WEB = Path(__file__).resolve().parent
@@ -127,13 +129,8 @@ class Linker:
         if (section := self.contents.taken.get(path)) is None:
             self.files[path] = None
         elif not anchor and path != section.texts[0]:
-            anchor = slug(chapter(path)[0])
+            anchor = slugify(chapter(path)[0])
         return f"/{section.name if section else page_of_file(path)}.md" + (f"#{anchor}" if anchor else "")
-
-
-def slug(title: str) -> str:
-    """A heading as it stands in addresses, by the rule of code hosts: "5. Where?" is "5-where"."""
-    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
 def page_of_file(path: str) -> str:

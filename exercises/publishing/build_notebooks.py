@@ -217,14 +217,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--execute",
         nargs="*",
-        metavar="NAME",
-        help=f"run the companion notebooks, or some of {', '.join(paths)}, and keep their outputs",
+        choices=paths,
+        help="run the companion notebooks, or some of them, and keep their outputs",
     )
     args = parser.parse_args(argv)
     if args.execute is None:
         return _write()
-    if unknown := [name for name in args.execute if name not in paths]:
-        parser.error(f"no companion notebook is called {unknown[0]!r}")
     return _execute([paths[name] for name in args.execute or paths])
 
 

@@ -12,7 +12,7 @@ from exercises.publishing.build_notebooks import STUDENT, companions, read_noteb
 from labkit.catalog import SCRIPTS
 from labkit.paths import ROOT
 from notebooks.widgets.questions import QUESTIONS
-from web.pieces.piece import Piece, _inside_script
+from web.pieces.piece import BLANK, HOW_TO_RUN, piece_in
 
 SOURCES = companions()
 PHASES = tuple(SCRIPTS)
@@ -68,15 +68,10 @@ def test_it_has_a_piece_of_today_with_a_text_for_where_no_script_runs(source):
     shown = []
     for _, output in outputs_of(source):
         page = output.get("data", {}).get("text/html", "")
-        if found := re.match(
-            r'\s*<div data-piece="(\w+)-[0-9a-f]+"><pre>([^<]+)</pre></div>\n<script>', page
-        ):
-            module, fallback = found.groups()
-            code = _inside_script(json.dumps(Piece(module, {}, "").code, separators=(",", ":")))
-            assert f"const source = {code};" in page, f"{module}.js has changed: run `make notebooks`"
-            assert "Run this cell" in fallback
-            assert fallback.count("\n") >= 3
-            shown.append(module)
+        if piece := piece_in(page):
+            assert page == BLANK + piece.fragment(), f"{piece.module}.js has changed: run `make notebooks`"
+            assert HOW_TO_RUN in piece.fallback and piece.fallback.count("\n") >= 3
+            shown.append(piece.module)
     assert shown
 
 

@@ -90,3 +90,18 @@ def piece_on(open_page) -> Callable:
         return page, place
 
     return open_piece
+
+
+@pytest.fixture
+def open_piece(open_page, tmp_path) -> Callable:
+    """open_piece(piece) shows what a notebook would, with the network off: everything is inside."""
+
+    def open_one(piece):
+        file = tmp_path / f"{piece.module}.html"
+        file.write_text(f'<!doctype html><meta charset="utf-8">{piece.fragment()}', encoding="utf-8")
+        page = open_page(None, offline=True)
+        page.goto(file.as_uri())
+        page.wait_for_selector("[data-piece][data-alive] > *")
+        return page
+
+    return open_one

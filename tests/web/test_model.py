@@ -16,26 +16,19 @@ LINES = (find_model("tales").parents[2] / "phase2_attention_kvcache" / "texts" /
 # Strings that have broken tokenizers and pages.
 HOSTILE = [
     "",
-    " ",
     "\n\n\n",
     "\r\n\t \u00a0\u2003\u3000\u2028\u0085\ufeff",
     "<|endoftext|>",
     "a" * 10_000,
     "ab" * 3_000 + " " * 2_000 + "!",
     "😀👩‍👩‍👧‍👦🏳️‍🌈🇩🇪",
-    "\ud83d",
-    "\ude00\ud83d",
+    "\ude00\ud83d",  # halves of a character in the wrong order
     "x\ud83d\ude00y",
-    "שלום עולם مرحبا بالعالم",
-    "\u202ereversed\u202c",
-    "नमस्ते दुनिया 你好，世界 こんにちは 안녕하세요",
-    "e\u0301 é ﬁ ǆ İ ß",
+    "שלום مرحبا नमस्ते 你好，世界 こんにちは 안녕하세요",
+    "e\u0301 é ﬁ ǆ İ ß z̷̧̢̛̮̻̪͔̈́̀̈a̶͇̅",
     "\x00\x01\x7f\u0080\uffff\U0010ffff",
-    "don't can't I'LL we've 'sdmt ''' ``quotes''",
-    "x = [1, 2**32, 0xff]; print(f'{x!r}')\n\tif x:\n\t\tpass",
+    "don't can't I'LL we've 'sdmt ''' ``quotes``",
     "١٢٣ ⅷ ½ ² 𝟙𝟚",
-    "<script>alert(1)</script> & &amp; &#x27;",
-    "z̷̧̢̛̮̻̪͔̈́̀̈a̶͇̅l̸g̴o̷",
 ]
 
 # A page that has nothing to do but hold the modules.

@@ -99,21 +99,15 @@ def levels(group: Tensor, bits: int) -> list[float]:
     return ((torch.arange(2**bits) - zero) * scale).tolist()
 
 
-def bits_piece(run: FewerBits, bits: int = 8, group: int = 0) -> Piece:
-    """Two sliders' worth of settings, worked out beforehand: the sentence, the bits per byte, and where codes lie.
-
-    Raises:
-        ValueError: a start that the sliders do not have.
-    """
-    if bits not in BITS or group not in GROUPS:
-        raise ValueError(f"{bits} bits in groups of {group}: use {BITS} bits, and groups of {GROUPS}")
-    data = {**asdict(run), "bits": BITS, "groups": GROUPS, "start": {"bits": bits, "group": group}}
+def bits_piece(run: FewerBits) -> Piece:
+    """Two sliders' worth of settings, worked out beforehand: the sentence, the bits per byte, and where codes lie."""
+    data = {**asdict(run), "bits": BITS, "groups": GROUPS, "start": {"bits": BITS[-1], "group": GROUPS[-1]}}
     lines = [
         f"{s.bits} bits: {s.bits_per_byte:5.2f} bits per byte  {run.prompt}{''.join(s.said)}".replace(
             "\n", " "
         )
         for s in run.settings
-        if s.group == group
+        if s.group == GROUPS[-1]
     ]
-    scale = f"A scale for each {group or 'row of a matrix'}:"
+    scale = "A scale for each row of a matrix:"
     return Piece("bits", data, in_words("A slider from 2 bits a weight to 8.", scale, lines))

@@ -1,4 +1,4 @@
-"""The interactive pieces, clicked in a real browser: what they show is what Python computes."""
+"""The interactive pieces as a notebook's output, clicked in a real browser: what they show is what Python computes."""
 
 import random
 from dataclasses import replace
@@ -7,7 +7,6 @@ import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
 
-from labkit.models import find_model
 from notebooks.widgets import (
     Decoding,
     FewerBits,
@@ -24,53 +23,32 @@ from notebooks.widgets import (
 from phase1_tokens_embeddings.story.tokenization_story import with_first_merges
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.measuring.evaluation import bits_per_byte
-from phase2_attention_kvcache.model import (
-    ModelConfig,
-    SamplingParams,
-    Transformer,
-    generate_cached,
-)
+from phase2_attention_kvcache.model import SamplingParams, generate_cached
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedWeight
 from phase4_scheduler.engine import LLMEngine
-from tests.web.clicking import slide
+from tests.web.clicking import number, shown, slide
 from web.on_page import cramped_run
 from web.pieces.bits import BITS, GROUPS, in_few_bits, round_to
 from web.pieces.splits import CARDS, TOKENS, USERS, splits_for
 
-TALES = find_model("tales")
-
-
-@pytest.fixture(scope="module")
-def tales() -> BPETokenizer:
-    return BPETokenizer.from_file(TALES / "tokenizer.json")
-
-
-def text_of(page, name: str) -> str:
-    return page.locator(f'[data-name="{name}"]').first.inner_text()
-
-
-def number_of(page, name: str) -> int:
-    return int(text_of(page, name).replace(",", ""))
-
-
 # ---------------------------------------------------------------------- type into the tokenizer
 
 
-def test_fewer_merges_and_the_steps_of_a_word(open_piece, tales):
-    page = open_piece(tokenizer_piece(tales))
+def test_fewer_merges_and_the_steps_of_a_word(open_piece, tok):
+    page = open_piece(tokenizer_piece(tok))
     page.get_by_label("text", exact=True).fill("Something wonderful was waiting for the goat 🐐.")
     text = page.get_by_label("text", exact=True).input_value()
     for stop, count in enumerate([0, 10, 50, 100, 250, 500, 1000, 2000, 4000]):
         slide(page, "merges", stop)
-        assert text_of(page, "limit").startswith(f"{count:,} of {len(tales.merges):,}")
+        assert shown(page, "limit").startswith(f"{count:,} of {len(tok.merges):,}")
         ids = [int(chip.get_attribute("data-id")) for chip in page.locator(".chip").all()]
-        assert ids == with_first_merges(tales, count).encode(text)
+        assert ids == with_first_merges(tok, count).encode(text)
     slide(page, "merges", 9)
     page.locator(".chip").nth(1).click()
     rows = [row.get_attribute("data-ids") for row in page.locator("tr[data-ids]").all()]
-    word = tales.decode([int(i) for i in rows[0].split()])
-    assert rows[0].split() == [str(tales.id_of_bytes[bytes([b])]) for b in word.encode()]
-    assert [int(i) for i in rows[-1].split()] == tales.encode(word)
+    word = tok.decode([int(i) for i in rows[0].split()])
+    assert rows[0].split() == [str(tok.id_of_bytes[bytes([b])]) for b in word.encode()]
+    assert [int(i) for i in rows[-1].split()] == tok.encode(word)
     assert len(rows) > 2
     # One merge more from row to row, each the earliest learned that fits.
     assert [len(r.split()) for r in rows] == sorted({len(r.split()) for r in rows}, reverse=True)
@@ -85,16 +63,16 @@ def books(page) -> dict:
         (b) => [Number(b.dataset.refs), b.dataset.cached === "true"])""")
     tables = page.evaluate("""() => Object.fromEntries([...document.querySelectorAll("[data-request]")].map((r) => [r.dataset.request,
         [Number(r.querySelector('[data-name="tokens"]').textContent), r.querySelector('[data-name="table"]').textContent]]))""")
-    free = text_of(page, "free-list")
+    free = shown(page, "free-list")
     return {
         "refs": [refs for refs, _ in blocks],
         "named": [cached for _, cached in blocks],
         "tables": {n: (tokens, [int(b) for b in table.split()]) for n, (tokens, table) in tables.items()},
         "free": [] if free == "empty" else [int(b) for b in free.split()],
-        "hit": number_of(page, "tokens found in the cache"),
-        "evicted": number_of(page, "blocks evicted"),
-        "copied": number_of(page, "blocks copied"),
-        "refused": text_of(page, "says").startswith("Refused"),
+        "hit": number(shown(page, "tokens found in the cache")),
+        "evicted": number(shown(page, "blocks evicted")),
+        "copied": number(shown(page, "blocks copied")),
+        "refused": shown(page, "says").startswith("Refused"),
     }
 
 
@@ -137,10 +115,10 @@ def test_allocator_clicked_at_random_keeps_the_managers_books(open_piece, seed, 
                 continue
             button.click()
             operations.append((what, name))
-        shown = books(page)
-        assert shown == books_of(setup, operations), operations
-        assert "no block is lost" in text_of(page, "invariant")
-        refused += shown["refused"]
+        now = books(page)
+        assert now == books_of(setup, operations), operations
+        assert "no block is lost" in shown(page, "invariant")
+        refused += now["refused"]
         if play_operations(operations, *setup).count >= 25:
             break
     assert refused, "the pool was never full: the test is too easy"
@@ -205,13 +183,13 @@ def test_replay_agrees_with_the_engine_at_every_step(open_piece, request, which)
     page = open_piece(replay_piece(recording))
     texts = dict.fromkeys(recording.requests, "")
     last = len(recording.events)
-    for number, event in enumerate(recording.events, 1):
-        assert text_of(page, "step") == f"step {number} of {last}"
-        assert number_of(page, "tokens in this step") == sum(event["tokens"].values())
-        assert number_of(page, "running") == event["running"]
-        assert number_of(page, "waiting") == event["waiting"]
-        assert number_of(page, "blocks held") == recording.num_blocks - event["free_blocks"]
-        assert "the engine counts the same" in text_of(page, "invariant")
+    for step, event in enumerate(recording.events, 1):
+        assert shown(page, "step") == f"step {step} of {last}"
+        assert number(shown(page, "tokens in this step")) == sum(event["tokens"].values())
+        assert number(shown(page, "running")) == event["running"]
+        assert number(shown(page, "waiting")) == event["waiting"]
+        assert number(shown(page, "blocks held")) == recording.num_blocks - event["free_blocks"]
+        assert "the engine counts the same" in shown(page, "invariant")
         for name, piece in event["said"].items():
             texts[name] += piece
         rows = page.evaluate("""() => Object.fromEntries([...document.querySelectorAll("tr[data-request]")].map((r) => [r.dataset.request,
@@ -228,24 +206,24 @@ def test_replay_agrees_with_the_engine_at_every_step(open_piece, request, which)
             assert rows[name]["text"] == recording.requests[name]["prompt"] + texts[name]
         for name in event["preempted"]:
             assert rows[name]["state"] == "preempted"
-            assert f"{name} preempted" in text_of(page, "says")
-        if number < last:
+            assert f"{name} preempted" in shown(page, "says")
+        if step < last:
             page.locator('[data-do="forward"]').click()
     assert texts == recording.texts
     assert page.locator('[data-do="forward"]').is_disabled()
     slide(page, "step", 2)  # and back again
-    assert text_of(page, "step") == f"step 3 of {last}"
+    assert shown(page, "step") == f"step 3 of {last}"
     page.locator('[data-do="back"]').click()
-    assert number_of(page, "tokens in this step") == sum(recording.events[1]["tokens"].values())
+    assert number(shown(page, "tokens in this step")) == sum(recording.events[1]["tokens"].values())
 
 
 def test_replay_says_so_when_the_books_differ(open_piece, recording):
     events = [dict(e) for e in recording.events]
     events[1]["free_blocks"] += 1
     page = open_piece(replay_piece(replace(recording, events=events)))
-    assert "the engine counts the same" in text_of(page, "invariant")
+    assert "the engine counts the same" in shown(page, "invariant")
     page.locator('[data-do="forward"]').click()
-    assert text_of(page, "invariant") == "the engine counts differently"
+    assert shown(page, "invariant") == "the engine counts differently"
 
 
 # ---------------------------------------------------------------------- cut a context
@@ -263,23 +241,23 @@ def test_splits_are_those_of_the_rule(open_piece):
         slide(page, "users", USERS.index(users))
         slide(page, "tokens", TOKENS.index(tokens))
         num_splits, size = splits_for(card, users, tokens)
-        assert number_of(page, "splits") == num_splits == page.locator(".context i").count()
-        assert number_of(page, "tokens a split") == size
-        assert number_of(page, "programs") == num_splits * users * 8
+        assert number(shown(page, "splits")) == num_splits == page.locator(".context i").count()
+        assert number(shown(page, "tokens a split")) == size
+        assert number(shown(page, "programs")) == num_splits * users * 8
         slots = CARDS[card]
-        assert number_of(page, "rounds") == -(-num_splits * users * 8 // slots)
+        assert number(shown(page, "rounds")) == -(-num_splits * users * 8 // slots)
         assert page.locator(".slots i").count() == slots
         busy = (num_splits * users * 8 - 1) % slots + 1
         assert page.locator(".slots i.busy").count() == busy
     page.get_by_label("cut").uncheck()
-    assert number_of(page, "splits") == 1
+    assert number(shown(page, "splits")) == 1
 
 
 # ---------------------------------------------------------------------- all of them
 
 
-def other_rules(tales):
-    return tokenizer_piece(BPETokenizer(tales.token_bytes, tales.merges, {}, unicode_form="NFC"))
+def other_rules(tok):
+    return tokenizer_piece(BPETokenizer(tok.token_bytes, tok.merges, {}, unicode_form="NFC"))
 
 
 @pytest.mark.parametrize(
@@ -290,83 +268,59 @@ def other_rules(tales):
         (lambda _: attention_piece([torch.zeros(1, 3, 3)], ["a"] * 4), "do not fit"),
         (lambda _: play_operations([("add", 0, 3), ("append", "B")]), "no request is called 'B'"),
         (lambda _: play_operations([("add", 0, 3), ("sell", "A")]), "unknown operation 'sell'"),
-        (
-            lambda tales: Decoding.of(Transformer.from_pretrained("tales"), tales, "", 3),
-            "at least one of each",
-        ),
+        (lambda tok: Decoding.of(None, tok, "", 3), "at least one of each"),
         (lambda _: splits_piece(users=3), "not on the slider"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(tales, show, says):
+def test_what_cannot_be_shown_is_refused(tok, show, says):
     with pytest.raises(ValueError, match=says):
-        show(tales)
-
-
-@pytest.fixture(scope="module")
-def story(tales) -> Decoding:
-    return Decoding.of(Transformer.from_pretrained("tales"), tales, "The cat looked at the moon and", 4)
+        show(tok)
 
 
 # ---------------------------------------------------------------------- drag the number of bits
 
 
 @pytest.fixture(scope="module")
-def small_model() -> Transformer:
-    """Random weights: its words mean nothing, and its matrices can be rounded in no time."""
-    config = ModelConfig(
-        name="small", family="gpt2", vocab_size=8192, d_model=128, num_layers=2, num_heads=4, num_kv_heads=4,
-        head_dim=32, d_ff=256, max_context=64, tied=True,
-    )  # fmt: skip
-    model = Transformer.random(config, seed=1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(6.0)
-    return model
-
-
-@pytest.fixture(scope="module")
-def fewer(small_model, tales) -> FewerBits:
+def fewer(model, tok) -> FewerBits:
     text = "The king had three sons."
-    return FewerBits.of(small_model, tales, "Once", tales.encode(text), len(text), new_tokens=6)
+    return FewerBits.of(model, tok, "Once", tok.encode(text), len(text), new_tokens=6)
 
 
-def test_bits_shows_what_the_model_says_in_each_setting(open_piece, small_model, tales, fewer):
+def test_bits_shows_what_the_model_says_in_each_setting(open_piece, model, tok, fewer):
     page = open_piece(bits_piece(fewer))
     assert [(s.bits, s.group) for s in fewer.settings] == [(b, g) for g in GROUPS for b in BITS]
     for bits, group in [(2, 32), (8, 0), (4, 128)]:
         slide(page, "bits", BITS.index(bits))
         page.get_by_label("a scale for", exact=True).select_option(str(group))
-        model, cost = in_few_bits(small_model, bits, group)
-        text = tales.encode("The king had three sons.")
-        measured = bits_per_byte(model, text, len("The king had three sons."))
-        assert text_of(page, "bits") == str(bits)
-        assert float(text_of(page, "bits per byte")) == pytest.approx(measured, abs=6e-4)
-        assert float(text_of(page, "bits a weight, scales included")) == pytest.approx(cost, abs=6e-3)
-        said = generate_cached(model, tales.encode("Once"), 6).token_ids
-        full = generate_cached(small_model, tales.encode("Once"), 6).token_ids
+        few, cost = in_few_bits(model, bits, group)
+        text = tok.encode("The king had three sons.")
+        measured = bits_per_byte(few, text, len("The king had three sons."))
+        assert shown(page, "bits") == str(bits)
+        assert float(shown(page, "bits per byte")) == pytest.approx(measured, abs=6e-4)
+        assert float(shown(page, "bits a weight, scales included")) == pytest.approx(cost, abs=6e-3)
+        said = generate_cached(few, tok.encode("Once"), 6).token_ids
+        full = generate_cached(model, tok.encode("Once"), 6).token_ids
         same = next((i for i in range(6) if said[i] != full[i]), 6)
-        assert text_of(page, "tokens as in full") == f"{same} of 6"
+        assert shown(page, "tokens as in full") == f"{same} of 6"
         whole = page.locator(".bit .says").text_content()
-        assert whole == "Once" + "".join(tales.decode([i]) for i in said).replace("\n", " ")
+        assert whole == "Once" + "".join(tok.decode([i]) for i in said).replace("\n", " ")
         more = 100 * (measured / fewer.bits_per_byte - 1)
-        assert float(text_of(page, "more than in full").rstrip("%")) == pytest.approx(more, abs=6e-3)
-    with pytest.raises(ValueError, match="9 bits in groups of 32"):
-        bits_piece(fewer, bits=9, group=32)
+        assert float(shown(page, "more than in full").rstrip("%")) == pytest.approx(more, abs=6e-3)
 
 
-def test_four_bits_in_groups_of_32_are_the_course_s_int4(small_model):
-    weight = small_model.blocks[0].mlp.down.weight.detach()
+def test_four_bits_in_groups_of_32_are_the_course_s_int4(model):
+    weight = model.blocks[0].mlp.down.weight.detach()
     assert torch.equal(round_to(weight, 4, 32), QuantizedWeight.of(weight, "int4").rows(slice(None)))
     errors = [float((round_to(weight, bits, 128) - weight).norm()) for bits in BITS]
     assert all(1.7 < more / less < 3.2 for more, less in zip(errors, errors[1:])), "a bit halves the error"
-    few, cost = in_few_bits(small_model, 4, 32)
-    assert cost == 4.75 and not torch.equal(few.blocks[1].mlp.up.weight, small_model.blocks[1].mlp.up.weight)
+    few, cost = in_few_bits(model, 4, 32)
+    assert cost == 4.75 and not torch.equal(few.blocks[1].mlp.up.weight, model.blocks[1].mlp.up.weight)
 
 
 # ---------------------------------------------------------------------- without a mouse
 
 
-def test_all_pieces_are_reached_by_the_keyboard(open_piece, tales, story, recording, fewer):
+def test_what_is_drawn_anew_is_reached_by_the_keyboard(open_piece, tok):
     scores = torch.rand(1, 2, 4, 4, generator=torch.Generator().manual_seed(2)).tril()
     page = open_piece(attention_piece(list(scores / scores.sum(-1, keepdim=True)), ["a", "b", "c", "d"]))
     page.locator(".att .grid").focus()
@@ -374,7 +328,7 @@ def test_all_pieces_are_reached_by_the_keyboard(open_piece, tales, story, record
     page.keyboard.press("ArrowLeft")
     weights = scores[0, 0, 2] / scores[0, 0, 2].sum()
     assert page.locator(".cell.on").get_attribute("data-cell") == "2,1"
-    assert float(text_of(page, "weight")) == pytest.approx(weights[1].item(), abs=6e-4)
+    assert float(shown(page, "weight")) == pytest.approx(weights[1].item(), abs=6e-4)
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")  # not into the future
     assert page.locator(".cell.on").get_attribute("data-cell") == "2,2"
@@ -385,27 +339,13 @@ def test_all_pieces_are_reached_by_the_keyboard(open_piece, tales, story, record
         page.keyboard.press("Enter")
     assert books(page) == books_of((17, 4, True), [("add", 0, 3), *[("append", "A")] * 3])
 
-    page = open_piece(tokenizer_piece(tales))
+    page = open_piece(tokenizer_piece(tok))
     page.locator(".chip").nth(1).focus()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     third = page.locator(".chip.word").first.get_attribute("data-id")
-    assert int(third) == tales.encode("The goat was waiting for a boat.")[2]
-
-    for piece, name in ((replay_piece(recording), "step"), (decoding_piece(story), "step")):
-        page = open_piece(piece)
-        page.get_by_label(name, exact=True).focus()
-        page.keyboard.press("ArrowRight")
-        assert text_of(page, "step").startswith("step 2 of")
-    page = open_piece(bits_piece(fewer, bits=4))
-    page.get_by_label("bits", exact=True).focus()
-    page.keyboard.press("ArrowLeft")
-    assert text_of(page, "bits") == "3"
-    page = open_piece(splits_piece(users=1, tokens=32768))
-    page.get_by_label("users", exact=True).focus()
-    page.keyboard.press("ArrowRight")
-    assert number_of(page, "splits") == splits_for("H100", 2, 32768).num_splits
+    assert int(third) == tok.encode("The goat was waiting for a boat.")[2]
 
 
 def test_jupyterlab_leaves_the_keys_of_a_piece_to_it(open_piece):
@@ -436,16 +376,16 @@ body.jp-RenderedHTMLCommon div table td, body.jp-RenderedHTMLCommon div table th
 """
 
 
-def test_pieces_can_be_read_in_a_dark_theme(open_piece, tales, story, recording, fewer):
+def test_pieces_can_be_read_in_a_dark_theme(open_piece, tok, model, recording, fewer):
     weights = [torch.rand(2, 4, 4, generator=torch.Generator().manual_seed(3)).tril().softmax(-1)]
     for piece in (
-        tokenizer_piece(tales),
+        tokenizer_piece(tok),
         attention_piece(weights, ["a", "b", "c", "d"]),
         allocator_piece(operations=[("add", 8, 3), ("add", 8, 2), ("fork", "A"), ("free", "B")]),
-        decoding_piece(story),
+        decoding_piece(Decoding.of(model, tok, "The cat looked at the moon and", 4)),
         replay_piece(recording),
         splits_piece(),
-        bits_piece(fewer, bits=2),
+        bits_piece(fewer),
     ):
         page = open_piece(piece)
         page.evaluate("document.body.classList.add('jp-RenderedHTMLCommon')")
