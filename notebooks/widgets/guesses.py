@@ -113,17 +113,13 @@ class Guesses:
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return {}
 
-    @property
-    def points(self) -> int:
-        return sum(r.points or 0 for r in self.revealed.values())
-
     def score(self) -> Guesses:
         """As the last line of a cell: the score so far."""
         return self
 
     def __repr__(self) -> str:
-        guessed = [r for r in self.revealed.values() if r.points is not None]
-        return f"{len(guessed)} of {len(self.revealed)} questions guessed, {self.points} of {3 * len(guessed)} points"
+        points = [r.points for r in self.revealed.values() if r.points is not None]
+        return f"{len(points)} of {len(self.revealed)} questions guessed, {sum(points)} of {3 * len(points)} points"
 
     def _repr_html_(self) -> str:
         return f'<div style="{BOX.format("#2f6fb0")}">{self!r}</div>'

@@ -1,5 +1,9 @@
 """What tests of pieces do and read."""
 
+from playwright.sync_api import expect
+
+expect.set_options(timeout=60_000)
+
 
 def slide(piece, label: str, value: float) -> None:
     piece.get_by_label(label, exact=True).evaluate(

@@ -57,11 +57,8 @@ def open_page(browser, address) -> Callable:
             complaints.append(f"a request to {request.url}")
 
     def open_one(name: str | None = "index", **wishes):
-        contexts.append(
-            browser.new_context(
-                **{"viewport": {"width": 1000, "height": 900}, "reduced_motion": "reduce"} | wishes
-            )
-        )
+        usual = {"viewport": {"width": 1000, "height": 900}, "reduced_motion": "reduce"}
+        contexts.append(browser.new_context(**usual | wishes))
         page = contexts[-1].new_page()
         page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -3,7 +3,7 @@
 import pytest
 
 from phase2_attention_kvcache.story.attention_by_hand import EMBEDDINGS, W_K, W_Q, W_V, attention_by_hand
-from tests.web.clicking import shown
+from tests.web.clicking import expect, shown
 from web.pieces.drawers import OPEN, handed_out, opened_by
 from web.pieces.head import head_of
 
@@ -45,9 +45,7 @@ def test_a_head_number_by_number(piece_on, model, ids):
 
     piece.get_by_label("whose numbers").select_option("model")
     piece.get_by_label("text", exact=True).fill(TEXT)
-    # (The text that stood there first has as many tokens.)
-    second = """.hea tr[data-token="1"] button"""
-    page.wait_for_function(f"document.querySelector('{second}')?.textContent.includes('queen')")
+    expect(piece.locator('tr[data-token="1"] button')).to_contain_text("queen")
     assert piece.locator("tr[data-token]").count() == len(ids)
     for layer, head, query in [(0, 0, len(ids) - 1), (3, 2, 4), (5, 3, 1)]:
         piece.get_by_label("layer").select_option(index=layer)  # (a value "4" would match the label "4", too)
@@ -67,15 +65,11 @@ def test_drawers_that_open_on_a_text_of_the_readers(piece_on, model, ids, tok):
         piece.locator(f'[data-do="token {token}"]').click()
         mine = values[layer][token]
         best = handed_out(model, layer, mine)[:3]  # further down two may give as much but for the last digit
-        wanted = [
-            [drawer, [tok.decode([i]).replace(" ", "␣") for i in raised[:3]]] for drawer, raised in best
-        ]
-        page.wait_for_function(SHOWN_DRAWERS + " === JSON.stringify(wanted)", arg=wanted)
-        for row, (drawer, _) in zip(piece.locator("[data-drawer]").all(), best, strict=False):
+        rows = piece.locator("[data-drawer]").all()[:3]
+        for row, (drawer, _) in zip(rows, best, strict=True):
+            expect(row).to_have_attribute("data-drawer", str(drawer))
+        for row, (drawer, raised) in zip(rows, best, strict=True):
+            words = [tok.decode([i]).replace(" ", "␣") for i in raised[:3]]
+            assert row.locator(".raises b").all_text_contents()[:3] == words
             assert float(shown(row, "value")) == pytest.approx(float(mine[drawer]), abs=6e-3)
         assert int(shown(piece, f"of them open (above {OPEN:g})")) == int((mine > OPEN).sum())
-
-
-# All rows at one moment: each drawer, and the words that it raises.
-SHOWN_DRAWERS = """(wanted) => JSON.stringify([...document.querySelectorAll(".dra [data-drawer]")].slice(0, 3).map((row) =>
-  [Number(row.dataset.drawer), [...row.querySelectorAll(".raises b")].slice(0, 3).map((b) => b.textContent)]))"""

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
+from tests.web.clicking import expect
 from web.texts import read_contents
 
 SECTIONS = [section.name for section in read_contents().sections]
@@ -173,9 +174,7 @@ def test_weights_that_do_not_arrive_are_one_line_and_a_button(piece_on, open_pag
     page.context.unroute("**/model.safetensors")
     before = piece.locator('[data-name="the likeliest"]').text_content()
     notice.get_by_role("button", name="try again").click()
-    page.wait_for_function(
-        "(old) => document.querySelector('[data-name=\"the likeliest\"]').textContent !== old", arg=before
-    )
+    expect(piece.locator('[data-name="the likeliest"]')).not_to_have_text(before)
     assert notice.is_hidden()
     # The browser itself complains of the 503, as it should; nobody else does.
     assert [c for c in open_page.complaints if "503" not in c] == []

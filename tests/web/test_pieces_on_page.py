@@ -6,7 +6,6 @@ import re
 
 import pytest
 import torch
-from playwright.sync_api import expect
 
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights import SHAPES
@@ -25,7 +24,7 @@ from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.features.recording import record
 from phase4_scheduler.simulator import StepSize
 from phase4_scheduler.simulator.batching import Job, serve_continuously, serve_statically
-from tests.web.clicking import number, shown, slide
+from tests.web.clicking import expect, number, shown, slide
 from web.on_page import cramped_engine
 from web.pieces.cards import bubble, tensor_parallel
 from web.pieces.chunks import steps_of
@@ -40,8 +39,6 @@ def near(piece, name: str, value: float, **how: float) -> None:
     """The number of this name on a piece is about the value: `how` is pytest.approx's rel or abs."""
     assert number(shown(piece, name)) == pytest.approx(float(value), **how)
 
-
-expect.set_options(timeout=60_000)
 
 # ---------------------------------------------------------------------- all of them
 
@@ -80,6 +77,7 @@ def test_knobs_show_what_python_computes_on_a_text_of_the_readers(piece_on, tok,
     best = int(logits.argmax())
     likeliest = piece.locator("[data-id]").first
     expect(likeliest).to_have_attribute("data-id", str(best))
+    now = {}
     for settings in (
         {"temperature": 0.7},
         {"temperature": 1.4, "top_k": 7},
@@ -89,10 +87,8 @@ def test_knobs_show_what_python_computes_on_a_text_of_the_readers(piece_on, tok,
     ):
         for name, value in settings.items():
             slide(piece, name, value)
-        now = {
-            name: float(piece.get_by_label(name).input_value()) for name in ("temperature", "top_p", "min_p")
-        }
-        params = SamplingParams(**now, top_k=int(piece.get_by_label("top_k").input_value()))
+        now |= settings
+        params = SamplingParams(**now)
         probs = to_probs(logits, [params])[0]
         if params.greedy:
             probs = torch.nn.functional.one_hot(logits[0].argmax(), 8192).float()
@@ -341,8 +337,7 @@ def test_the_roofline_is_that_of_the_cost_model(piece_on):
         work, seconds = cost.work(size), cost.seconds(size)
         near(piece, "memory", 1e3 * work.bytes / cost.ceilings.bandwidth, rel=5e-3)
         near(piece, "arithmetic", 1e3 * work.operations / cost.ceilings.rate, rel=5e-3)
-        told = int(shown(piece, "tokens a second, all users").replace(",", ""))
-        assert told == pytest.approx(users / seconds, abs=0.6)
+        near(piece, "tokens a second, all users", users / seconds, abs=0.6)
         by_memory = work.bytes / cost.ceilings.bandwidth > work.operations / cost.ceilings.rate
         assert shown(piece, "limited by") == ("memory" if by_memory else "arithmetic")
     slide(piece, "users", 511)  # too many: no rates
@@ -375,12 +370,8 @@ def test_shared_cards_are_those_of_the_text_and_of_python(piece_on):
     # Llama-3 70B on four cards for 32 users: the figures of the section.
     near(together, "into all-reduces", 84, abs=0.5)
     near(together, "on the wire", 0.28, abs=0.005)
-    for name, value in {
-        "sent by each card": 126,
-        "fixed delays": 1.6,
-        "reading them and the caches": 13.7,
-    }.items():
-        assert number(shown(together, name)) == value
+    names = ("sent by each card", "fixed delays", "reading them and the caches")
+    assert [number(shown(together, name)) for name in names] == [126, 1.6, 13.7]
     for index, lost in ((0, "75%"), (2, "43%"), (4, "16%")):
         slide(piece, "micro-batches", index)
         assert shown(row, "bubble") == lost

@@ -6,33 +6,23 @@ import threading
 import time
 import urllib.request
 
+from openai import OpenAI
+
 from phase4_scheduler.server.client import running_server
-from tests.web.clicking import shown, slide
-
-
-def ask(server, **asked) -> None:
-    body = json.dumps({"temperature": 0, "ignore_eos": True, **asked}).encode()
-    call = urllib.request.Request(
-        f"{server.address}/v1/completions", body, {"Content-Type": "application/json"}
-    )
-    urllib.request.urlopen(call, timeout=60).read()
+from tests.web.clicking import expect, shown, slide
 
 
 def listen(server, events: list) -> None:
-    """All that /events sends, until the server ends."""
+    """All that /events sends, until the server ends: first what the engine is, then its steps."""
     with urllib.request.urlopen(f"{server.address}/events", timeout=60) as answer:
-        kind = "step"
         for line in answer:
-            if line.startswith(b"event: "):
-                kind = line[len(b"event: ") :].decode().strip()
-            elif line.startswith(b"data: "):
-                events.append((kind, json.loads(line[len(b"data: ") :])))
-                kind = "step"
+            if line.startswith(b"data: "):
+                events.append(json.loads(line[len(b"data: ") :]))
 
 
 def test_a_running_server_step_by_step(piece_on, open_page, address):
     page, piece = piece_on("scheduler", "replay")
-    events: list[tuple[str, dict]] = []
+    events: list[dict] = []
     options = ("--num-gpu-blocks-override", "24", "--block-size", "4", "--max-num-seqs", "2")
     origins = ("--allowed-origins", json.dumps([address.rstrip("/")]))
     # The page may read one server's answers only because that server names it.
@@ -48,24 +38,27 @@ def test_a_running_server_step_by_step(piece_on, open_page, address):
         piece.get_by_text("waiting for its first step").wait_for()
         # In one call: the first goes to the engine alone, the others together, three for max_num_seqs of two.
         texts = ["Once upon a time there was a king", "The cat", "A boat", "The hill"]
-        ask(server, prompt=texts, max_tokens=12)
-        ask(server, prompt="The sea", max_tokens=5)
-        while sum(len(event["finished"]) for _, event in events[1:]) < 5:
+        client = OpenAI(base_url=f"{server.address}/v1", api_key="none")
+        for prompt, length in ((texts, 12), ("The sea", 5)):
+            client.completions.create(
+                model="tales",
+                prompt=prompt,
+                max_tokens=length,
+                temperature=0,
+                extra_body={"ignore_eos": True},
+            )
+        while sum(len(event["finished"]) for event in events[1:]) < 5:
             time.sleep(0.01)  # the answer may be here before the steps are
-        page.wait_for_function(
-            "(n) => document.querySelector('.rep [data-name=step]').textContent.endsWith(`of ${n}`)",
-            arg=len(events) - 1,
-        )
+        expect(piece.locator("[data-name=step]")).to_have_text(re.compile(f"of {len(events) - 1}$"))
     reader.join()
     piece.get_by_text("the server has ended; its steps stay here").wait_for()
-    (kind, engine), *steps = events
-    assert kind == "engine" and engine["num_blocks"] == 23 and engine["max_num_seqs"] == 2
-    assert sum(len(event["finished"]) for _, event in steps) == 5
-    assert (
-        shown(piece, "step") == f"step {len(steps)} of {len(steps)}"
-    )  # who is at the last step goes on with them
+    engine, *steps = events
+    assert engine["num_blocks"] == 23 and engine["max_num_seqs"] == 2
+    assert sum(len(event["finished"]) for event in steps) == 5
+    # A reader at the last step goes on with them.
+    assert shown(piece, "step") == f"step {len(steps)} of {len(steps)}"
     reasons = set()
-    for number, (_, event) in enumerate(steps):
+    for number, event in enumerate(steps):
         slide(piece, "step", number)
         assert int(shown(piece, "tokens in this step")) == sum(event["tokens"].values())
         assert int(shown(piece, "blocks free")) == event["free_blocks"]

@@ -17,12 +17,10 @@ def attention_piece(weights: Sequence[Tensor], tokens: Sequence[str], layer: int
         tokens: the N tokens as text.
 
     Raises:
-        ValueError: too many tokens to be seen, or shapes that do not fit.
+        ValueError: too many tokens to be seen.
     """
     if not 1 <= len(tokens) <= MOST_TOKENS:
         raise ValueError(f"{len(tokens)} tokens: from 1 to {MOST_TOKENS}, so that the map can be read")
-    if any(w.shape[1:] != (len(tokens), len(tokens)) for w in weights):
-        raise ValueError(f"weights {tuple(weights[0].shape)} do not fit {len(tokens)} tokens")
     data = {
         "tokens": list(tokens),
         # What a token sees: itself and what came before. Three digits are enough for the eye.

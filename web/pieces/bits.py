@@ -109,5 +109,5 @@ def bits_piece(run: FewerBits) -> Piece:
         for s in run.settings
         if s.group == GROUPS[-1]
     ]
-    scale = "A scale for each row of a matrix:"
-    return Piece("bits", data, in_words("A slider from 2 bits a weight to 8.", scale, lines))
+    use, scale = "A slider from 2 bits a weight to 8.", "A scale for each row of a matrix:"
+    return Piece("bits", data, in_words(use, scale, lines))
