@@ -113,7 +113,7 @@ def first_repeat_stands_out(report: Reference, reference: Reference | None) -> I
 def more_bytes_a_number(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
     """Wider numbers than the reference on the same kind of device, or float32 on a GPU."""
     for m in facts.our_figures(report):
-        mine, twin, theirs = m.details.get("dtype"), facts.twin_of(reference, m.name), None
+        mine, twin, theirs = m.details.get("dtype"), reference and reference.get(m.name), None
         if twin and reference.device == report.device:
             theirs = twin.details.get("dtype")
         if theirs is None and report.device == "gpu":
@@ -132,7 +132,7 @@ def more_bytes_a_number(report: Reference, reference: Reference | None) -> Itera
 def slow_path_taken(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
     """The report says that a slow path ran, and the reference took another one."""
     for m in facts.our_figures(report):
-        path, twin = m.details.get("path"), facts.twin_of(reference, m.name)
+        path, twin = m.details.get("path"), reference and reference.get(m.name)
         if path in SLOW_PATHS and not (twin and twin.details.get("path") in SLOW_PATHS):
             yield m.name, f"{m.name} ran on the path '{path}', not on the kernel"
 
@@ -211,7 +211,7 @@ def fixed_time_in_each_step(report: Reference, reference: Reference | None) -> I
         fixed = facts.number_or_none(alone.details.get("fixed_ms")) or 0
         rates = facts.by_batch_of(report, "throughput").get(model, {})
         for m in (*by_batch.values(), *rates.values()):
-            is_worse = m.floor and (facts.ratio_of_shares(m, facts.twin_of(reference, m.name)) or 1) <= 0.8
+            is_worse = m.floor and (facts.ratio_of_shares(m, reference and reference.get(m.name)) or 1) <= 0.8
             if is_worse and fixed and fixed > 0.5 * (step_ms(m, m.value) - step_ms(m, m.floor)):
                 hollow = "A step with as many layers and next to nothing to read or to multiply took"
                 took = f"{hollow} {facts.show(alone, fixed)} in the same minute"

@@ -42,10 +42,6 @@ def by_batch_of(report: Reference | None, what: str) -> dict[str, dict[int, Meas
     return found
 
 
-def twin_of(report: Reference | None, name: str) -> Measurement | None:
-    return report.get(name) if report else None
-
-
 def number_or_none(value: Any) -> float | None:
     """A number above 0, or None: details are whatever a file holds."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)

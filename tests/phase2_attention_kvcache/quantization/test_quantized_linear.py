@@ -102,6 +102,8 @@ def test_what_cannot_be_quantised_is_one_line():
     for method in METHODS:
         with pytest.raises(ValueError, match="NaN or infinite"):
             QuantizedWeight.of(bad, method)
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        gptq_int4(random_weight(4, 32), torch.full((32, 32), float("nan")))
 
 
 # ------------------------------------------------------------------ GPTQ
@@ -128,11 +130,6 @@ def test_gptq_with_inputs_that_do_not_go_together_is_rounding():
     weight = random_weight(64, 128)
     found = gptq_int4(weight, torch.eye(128)).rows(slice(None))
     torch.testing.assert_close(found, QuantizedWeight.of(weight, "int4").rows(slice(None)))
-
-
-def test_gptq_refuses_inputs_that_are_no_numbers():
-    with pytest.raises(ValueError, match="NaN or infinite"):
-        gptq_int4(random_weight(4, 32), torch.full((32, 32), float("nan")))
 
 
 def test_gptq_of_a_whole_model_keeps_every_layer_and_leaves_no_hook():
