@@ -18,7 +18,7 @@ STEPS = [("gpt2", 1, 1024), ("gpt2", USERS, 1024), ("llama-3-8b", 1, 4096), ("ll
 
 
 def levels_of(lab: Lab, limits: Limits, device: str) -> dict[str, Point]:
-    """Sweep working sets of growing size; what each level of memory gives. Empty where no cache is known."""
+    """Sweep working sets of growing size; what each level of memory gives. Empty where it cannot be measured."""
     lab.title("A growing working set, read repeatedly")
     on, who, memory = (
         (memory_gpu, "the whole card", "HBM") if device == "cuda" else (memory_cpu, "one core", "memory")
@@ -37,8 +37,16 @@ def levels_of(lab: Lab, limits: Limits, device: str) -> dict[str, Point]:
             lab.say("This system does not say how large its caches are, so the curve has no names on it.")
         largest = max((128 if lab.quick else 512) * MIB, 4 * max(caches.values(), default=0))
         largest = min(largest, memory_bytes() // 8)
-    sizes = lab.progress(on.sweep_sizes(largest, lab.quick), "reading and jumping")
-    points = [Point(size, on.read_speed(size), on.jump_time(size)) for size in sizes]
+    points: list[Point] = []
+    for size in lab.progress(on.sweep_sizes(largest, lab.quick), "reading and jumping"):
+        try:
+            points.append(Point(size, on.read_speed(size), on.jump_time(size)))
+        except Exception as error:  # whatever a compiler or a driver says: the smaller sets still count
+            says = next(iter(str(error).splitlines()), "no message")
+            lab.show(f"- Stopped at {show_size(size)}: {type(error).__name__}: {says}")
+            break
+    if not points:
+        return {}
     levels = by_level(points, caches)
     predict_steps(lab, levels, who)
     show_levels(lab, levels, limits, f"{who} of this machine")
