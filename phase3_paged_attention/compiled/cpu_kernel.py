@@ -72,7 +72,6 @@ def exp(x):
 
 
 EVERYTHING = np.int32(2**31 - 1)  # as a window: wider than any context
-CHUNK = 16  # blocks whose scores are kept at a time: 256 tokens
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
@@ -97,50 +96,55 @@ def attend_part(
     first_block, end = first_seen // block_size, (context_len + block_size - 1) // block_size
     share = (end - first_block + num_splits - 1) // num_splits
     first = first_block + split * share
-    stop = min(end, first + share)
     largest[:], total[:], acc[:] = np.float32(-1e30), np.float32(0), np.float32(0)
-    scores = np.empty((num_heads, CHUNK * block_size), np.float32)
-    for chunk in range(first, stop, CHUNK):
-        chunk_end, start = min(chunk + CHUNK, stop), chunk * block_size
-        # Tokens of the chunk that the query sees. What lies behind the last one may be no number, so it is not read.
-        seen_from, seen_to = max(0, first_seen - start), min(context_len, chunk_end * block_size) - start
-        # 1. Scores.
-        for logical in range(chunk, chunk_end):
-            keys, offset = k_cache[table[logical]], (logical - chunk) * block_size
-            for t in range(max(offset, seen_from), min(offset + block_size, seen_to)):
-                for kv in range(num_kv_heads):
-                    key = keys[t - offset, kv]
-                    for head in range(kv * group, kv * group + group):
-                        query, s = q[head], np.float32(0)
-                        for i in range(head_dim):
-                            s += query[i] * widen(key[i])
-                        scores[head, t] = s * scale
-        # 2. The online softmax, one chunk per pass: with one block per pass its short loops took as long as the scores.
+    scores, shrink = np.empty((num_heads, block_size), np.float32), np.empty(num_heads, np.float32)
+    flat = scores.reshape(-1)
+    for logical in range(first, min(end, first + share)):
+        keys, values = k_cache[table[logical]], v_cache[table[logical]]
+        begin = max(0, first_seen - logical * block_size)
+        last = min(block_size, context_len - logical * block_size) - 1
+        scores[:] = np.float32(-1e30)
+        # 1. Scores. What lies behind the last token may be no number, so it is not read.
+        for t in range(begin, last + 1):
+            for kv in range(num_kv_heads):
+                key = keys[t, kv]
+                for head in range(kv * group, kv * group + group):
+                    query, s = q[head], np.float32(0)
+                    for i in range(head_dim):
+                        s += query[i] * widen(key[i])
+                    scores[head, t] = s
+        for i in range(len(flat)):
+            flat[i] *= scale
+        if softcap > 0:  # softcap x tanh(s / softcap), with tanh(x) = 1 - 2 / (e^2x + 1)
+            for i in range(len(flat)):
+                rest = np.float32(2) / (exp(np.float32(2) * flat[i] / softcap) + np.float32(1))
+                flat[i] = softcap * (np.float32(1) - rest)
+        # 2. The online softmax, one block per pass; all exponentials in one long loop.
         for head in range(num_heads):
-            row, new, added = scores[head, seen_from:seen_to], largest[head], np.float32(0)
-            if softcap > 0:  # softcap x tanh(s / softcap), with tanh(x) = 1 - 2 / (e^2x + 1)
-                for t in range(len(row)):
-                    rest = np.float32(2) / (exp(np.float32(2) * row[t] / softcap) + np.float32(1))
-                    row[t] = softcap * (np.float32(1) - rest)
-            for t in range(len(row)):
-                new = max(new, row[t])
-            for t in range(len(row)):
-                row[t] = exp(row[t] - new)
-                added += row[t]
-            shrink, largest[head] = exp(largest[head] - new), new
-            total[head] = total[head] * shrink + added
-            for i in range(head_dim):
-                acc[head, i] *= shrink
+            new = largest[head]
+            for t in range(begin, last + 1):
+                new = max(new, scores[head, t])
+            shrink[head], largest[head] = exp(largest[head] - new), new
+            for t in range(block_size):
+                scores[head, t] -= new
+        for i in range(len(flat)):
+            flat[i] = exp(flat[i])
+        for head in range(num_heads):
+            added = np.float32(0)
+            for t in range(begin, last + 1):
+                added += scores[head, t]
+            total[head] = total[head] * shrink[head] + added
         # 3. The weighted values.
-        for logical in range(chunk, chunk_end):
-            values, offset = v_cache[table[logical]], (logical - chunk) * block_size
-            for t in range(max(offset, seen_from), min(offset + block_size, seen_to)):
-                for kv in range(num_kv_heads):
-                    value = values[t - offset, kv]
-                    for head in range(kv * group, kv * group + group):
-                        sums, w = acc[head], scores[head, t]
-                        for i in range(head_dim):
-                            sums[i] += w * widen(value[i])
+        for head in range(num_heads):
+            for i in range(head_dim):
+                acc[head, i] *= shrink[head]
+        for t in range(begin, last + 1):
+            for kv in range(num_kv_heads):
+                value = values[t, kv]
+                for head in range(kv * group, kv * group + group):
+                    sums, w = acc[head], scores[head, t]
+                    for i in range(head_dim):
+                        sums[i] += w * widen(value[i])
 
 
 @njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
