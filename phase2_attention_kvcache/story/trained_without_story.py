@@ -61,18 +61,14 @@ def tell_trained_without(lab: Lab) -> None:
         {with_all.parameters:,} parameters with all of Qwen3's choices, and half a million tokens of stories. Each was trained
         {len(with_all.more)} times, with different seeds. The runs differ by chance, and the effect of a choice must be larger than that.
         The measure is the perplexity of unseen text: the number of equally probable tokens with the same uncertainty.""")
-    for claim, name, said in (
-        (
-            "rope-learns-faster",
-            "a learned table of positions",
-            "a learned table in place of rotary positions",
-        ),
-        ("gates-win", "GELU", "GELU in place of SwiGLU, with as many parameters"),
+    for claim, name, choice in (
+        ("rope-learns-faster", "a learned table of positions", "rotary positions"),
+        ("gates-win", "GELU", "SwiGLU, with as many parameters"),
     ):
         (more,) = (t.more for t in others if t.name == name)
         lab.predict(
             claim,
-            f"{said}: in how many of {len(more)} runs is the model worse than with all choices?",
+            f"{name} in place of {choice}: in how many of {len(more)} runs is the model worse than with all choices?",
             predicted=len(more),
             measured=sum(m > 0 for m in more),
             kind="timing",  # figures of one machine and a few seeds: reported, no failure
@@ -94,7 +90,7 @@ def tell_trained_without(lab: Lab) -> None:
 def draw_trained(others: list[Trained]) -> Figure:
     """For each recipe how many percent higher its perplexity is, a dot for each seed."""
     fig, (axis,) = new_figure(
-        "Without rotary positions a small model loses most",
+        "A learned table of positions costs a small model most",
         "Perplexity of unseen text, compared with all choices and the same seed. Dots: seeds. Line: their mean.",
         size=(7.2, 4.4),
     )
@@ -103,5 +99,5 @@ def draw_trained(others: list[Trained]) -> Figure:
         axis.plot([mean(trained.more)] * 2, [y - 0.28, y + 0.28], color=ORANGE, zorder=2)
     axis.axvline(0, color=GREY, linewidth=1.2)
     axis.set_yticks(range(len(others)), [trained.name for trained in reversed(others)])
-    axis.set_xlabel("change of perplexity, %; to the right: worse than with all choices")
+    axis.set_xlabel("change of perplexity, % (right: worse)")
     return fig

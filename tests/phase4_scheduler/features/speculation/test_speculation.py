@@ -46,9 +46,6 @@ def stats(engine):
     return engine.core.spec_decoding_stats
 
 
-# ---------------------------------------------------------------------- tokens
-
-
 @pytest.mark.parametrize(
     ("name", "method", "k"),
     [
@@ -122,9 +119,6 @@ def test_with_a_seed_every_answer_is_the_one_without_drafts(method, tiny, with_s
         for x, y in zip(one.prompt_logprobs or [], other.prompt_logprobs or [], strict=True):
             assert x == pytest.approx(y, abs=1e-4)
     assert 0 < stats(engine).num_accepted_tokens < stats(engine).num_draft_tokens
-
-
-# ---------------------------------------------------------------------- the draft model
 
 
 @pytest.mark.parametrize("name", ["block of 1", "budget of 5", "tight, swap", "priority"])
