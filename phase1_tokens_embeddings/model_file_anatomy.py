@@ -6,7 +6,7 @@ opens the same model in both, byte by byte, and shows the size of each part: the
 MLP. Then it computes the size of models from GPT-2 to Llama 70B at 32, 16, 8 and about 4 bits per weight. The readers are in weights/safetensors_file.py and weights/gguf_file.py; the
 arithmetic of Q4_K_M is in weights/weight_formats.py.
 
-    python phase1_tokens_embeddings/model_file_anatomy.py --model some_model.gguf
+    python phase1_tokens_embeddings/model_file_anatomy.py --model a_llama.gguf    # or of GPT-2
 """
 
 from pathlib import Path

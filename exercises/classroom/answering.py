@@ -49,7 +49,7 @@ def replayed(exercise: Exercise, told: bytes) -> tuple[Verdict, bool]:
         claims = True
         transcript.current = iter(results[1:])
         verdict = judge(exercise, results[0])
-    except Exception as error:  # no transcript, or one that no `Recorder` has written
+    except Exception as error:  # no transcript, or one that `recorded` has not written
         says = f"Its results cannot be read ({type(error).__name__})."
         verdict = Verdict("not yet", "unusable-result", says)
     finally:

@@ -31,8 +31,8 @@ from labkit.paths import ROOT, check_writable, short, write_whole
 from labkit.terminal import Page, escape, run
 
 UNPROTECTED = (
-    "This machine gives no namespaces (Linux with unshare has them). Answers would run with your rights: they could read and "
-    "write your files, use the network and change other learners' grades. In the container they cannot: see docs/TEACHING.md."
+    "This machine gives no namespaces (Linux from 5.12 on, with unshare, has them). Answers would run with your rights: they could "
+    "read and write your files, use the network and change other learners' grades. In the container they cannot: see docs/TEACHING.md."
 )
 
 

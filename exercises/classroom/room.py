@@ -69,22 +69,27 @@ class Room:
                 errors="replace",
                 start_new_session=True,  # out of reach of Ctrl-C: `close` ends it
             )
-        # Should an answer bring the room to a stop.
-        self.stop = threading.Timer(LONGEST * (1 + len(answers)), self.process.kill)
-        self.stop.daemon = True
-        self.stop.start()
 
     def is_ready(self) -> bool:
-        return self.process.stdout.readline() == "ready\n"
+        return self._line() == "ready\n"
 
     def results(self) -> Iterator[dict[str, Any]]:
         """What came out of each answer; of fewer if an answer ended the room."""
         with suppress(ValueError):
-            for line in self.process.stdout:
+            while line := self._line():
                 yield json.loads(line)
 
+    def _line(self) -> str:
+        """The next line; "" when the room ends, or an answer has brought it to a stop."""
+        stop = threading.Timer(LONGEST, self.process.kill)
+        stop.daemon = True
+        stop.start()
+        try:
+            return self.process.stdout.readline()
+        finally:
+            stop.cancel()
+
     def close(self) -> None:
-        self.stop.cancel()
         self.process.kill()
         self.process.wait()
         self.process.stdout.close()

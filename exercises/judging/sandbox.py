@@ -141,12 +141,12 @@ def run_apart(
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         # An answer may write into the pipe that `join` with a time limit looks at.
-        stop = threading.Timer(PATIENCE * seconds, process.kill)
+        late = threading.Event()
+        stop = threading.Timer(PATIENCE * seconds, lambda: (late.set(), process.kill()))
         stop.daemon = True
         stop.start()
         try:
             process.join()
-            late = not stop.is_alive()
         finally:  # also when the learner interrupts
             stop.cancel()
             with contextlib.suppress(OSError):
@@ -155,8 +155,8 @@ def run_apart(
             process.join()
         told_to.seek(0)
         told = told_to.read() if process.exitcode == 0 else b""
-    limit = PATIENCE * seconds if late else math.ceil(seconds)
-    code = None if late or process.exitcode == -signal.SIGXCPU else process.exitcode
+    limit = PATIENCE * seconds if late.is_set() else math.ceil(seconds)
+    code = None if late.is_set() or process.exitcode == -signal.SIGXCPU else process.exitcode
     return Ended(told, code, board[:].partition(b"\0")[0].decode(errors="ignore"), limit)
 
 

@@ -44,6 +44,11 @@ def tell_the_model(lab: Lab, folder: Path, name: str) -> dict[str, Box]:
         vocabulary of {shape.vocab_size:,} tokens. That fixes every tensor.""")
     box = model_box.open_safetensors(files)
     stored = sum(n for part, n in box.parameters.items() if part != "other")  # old files also hold masks
+    if stored != shape.num_parameters:
+        raise ValueError(
+            f"{visible(folder)}: its config.json asks for {shape.num_parameters:,} numbers, and its weights are "
+            f"{stored:,}: files of two models, or one of a kind that this page does not count"
+        )
     lab.predict(
         "parameters-from-config",
         f"how many numbers (parameters) are in {name}?",

@@ -108,7 +108,11 @@ def open_gguf(file: Path) -> Box:
         shape = shape_from_config(config_from_gguf(header), "")
     except ValueError as error:
         raise ValueError(f"{visible(file)}: {error}") from None
-    tokens = header.metadata.get("tokenizer.ggml.tokens", ())
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list):
+        raise ValueError(
+            f"{visible(file)}: it has no vocabulary (tokenizer.ggml.tokens), so it is no complete model"
+        )
     box = Box(shape, len(tokens), [(file.name, header.file_bytes)])
     box.sizes["vocabulary"] = sum(n for k, n in header.metadata_bytes.items() if k.startswith("tokenizer."))
     for name, tensor in header.tensors.items():

@@ -67,7 +67,7 @@ async def json_slices(content: Any, before: bytes = b"", after: bytes = b"") -> 
 
 
 async def json_answer(content: Any, headers: dict[str, str] | None) -> Response:
-    """A response with its length. One that takes longer than a slice goes out in chunks, and is never in memory as a whole."""
+    """A response with its length. One that takes longer than a slice goes out in chunks, as it is made."""
     slices = json_slices(content)
     begin, more = await anext(slices), await anext(slices, None)
     if more is None:

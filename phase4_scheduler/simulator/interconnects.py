@@ -2,7 +2,8 @@
 
 A step of N tokens, a model of L layers and vectors of d numbers, t devices a stage, p stages:
 
-    all_reduce   2L + 1 times N x d numbers: two per layer, one after the embedding table
+    all_reduce   2L + 1 times N x d numbers: two per layer, one after the embedding table;
+                 where queries and keys are normed over all heads (OLMo), 2L times N numbers more
     gather       S x V/t numbers: the scores of the S requests that get a token, from a vocabulary of V
     send         p - 1 times N x d numbers, from stage to stage
 
@@ -54,7 +55,9 @@ def step_traffic(
     found: dict[str, Calls] = {}
     if tensor_parallel_size > 1:
         count = 2 * shape.num_layers + 1
-        found["all_reduce"] = Calls(count, count * vectors)
+        norms = 2 * shape.num_layers if shape.choices.qk_norm == "row" else 0
+        means = num_tokens * max(4, number_bytes)  # in 32 bit, or wider
+        found["all_reduce"] = Calls(count + norms, count * vectors + norms * means)
         scores = -(-shape.vocab_size // tensor_parallel_size)
         found["gather"] = Calls(1, num_requests * scores * number_bytes)
     if pipeline_parallel_size > 1:

@@ -183,11 +183,10 @@ def metrics(llm: Any) -> dict[str, float]:
 # ---------------------------------------------------------------------- the scheduler alone
 
 
-def make_scheduler(model_config: Any, c: dict[str, Any], kv_transfer_config: Any = None) -> tuple[Any, Any]:
+def make_scheduler(model_config: Any, c: dict[str, Any]) -> tuple[Any, Any]:
     """vLLM's scheduler for one small attention layer, and what hashes a request's blocks (None: no caching).
 
     With a "sliding_window" in `c`, the layer has one; with "async_scheduling" it is vLLM's `AsyncScheduler`.
-    kv_transfer_config: names a KV connector.
     """
     import torch
     from vllm.config import CacheConfig, SchedulerConfig, VllmConfig
@@ -213,9 +212,8 @@ def make_scheduler(model_config: Any, c: dict[str, Any], kv_transfer_config: Any
     cache_config = CacheConfig(block_size=size, enable_prefix_caching=c["prefix_caching"])
     cache_config.num_gpu_blocks = c["num_blocks"]
     config = VllmConfig(
-        model_config=model_config, scheduler_config=scheduler_config, cache_config=cache_config,
-        kv_transfer_config=kv_transfer_config,
-    )  # fmt: skip
+        model_config=model_config, scheduler_config=scheduler_config, cache_config=cache_config
+    )
     config.scheduler_config.max_num_batched_tokens = c["max_num_batched_tokens"]
     config.scheduler_config.async_scheduling = c.get("async_scheduling", False)  # on a CPU vLLM turns it off
     layer = dict(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)

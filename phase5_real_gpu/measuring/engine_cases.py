@@ -46,7 +46,9 @@ def bench_model(name: str) -> BenchModel:
             return BenchModel(name, "GPT-2 124M", GPT2_124M)
         case "tinyllama":
             return BenchModel(name, "TinyLlama-1.1B", llama_config("tinyllama-1.1b", max_context=8192))
-    return BenchModel(name, "Llama-3-8B", llama_config("llama-3-8b", rope_theta=500_000.0))
+        case "llama3-8b":
+            return BenchModel(name, "Llama-3-8B", llama_config("llama-3-8b", rope_theta=500_000.0))
+    raise ValueError(f"unknown model {name!r}: choose from {', '.join(MODEL_NAMES)}")
 
 
 def llama_config(shape: str, **settings: float) -> ModelConfig:

@@ -188,7 +188,9 @@ class Bench:
             self.leave_out(what, str(error))
         except Exception as error:
             line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
-            is_full = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+            is_full = (
+                isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate" in line
+            )  # on a CPU
             why = "out of memory" if is_full else f"{type(error).__name__}: {line[:160]}"
             self.leave_out(what, why)
         if self.device == "cuda":

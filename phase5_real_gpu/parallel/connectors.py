@@ -51,7 +51,7 @@ class PrefillConnector(KVConnector):
     ) -> tuple[bool, KVTransferParams | None]:
         params = request.extras.get("kv_transfer_params") or {}
         if not params.get("do_remote_decode") or request.finish_reason != "length":
-            return False, None  # no other side needs its blocks
+            return False, None  # no other side needs its blocks, or it was aborted on its way
         until = self.leases[request.request_id] = self._clock() + self.lease_seconds
         return True, {
             "do_remote_prefill": True,
@@ -144,6 +144,13 @@ class DecodeConnector(KVConnector):
     def build_connector_meta(self, output: SchedulerOutput) -> list[Load]:
         loads, self._to_load = self._to_load, []
         return loads
+
+    def request_finished(
+        self, request: Request, block_ids: Sequence[int]
+    ) -> tuple[bool, KVTransferParams | None]:
+        if (request.extras.get("kv_transfer_params") or {}).get("do_remote_prefill"):
+            self._ask_for(request, [])  # it ended before its turn came: the other side need not wait
+        return False, None
 
     # ------------------------------------------------------------------ worker side
 

@@ -87,11 +87,19 @@ class DisaggregatedEngine:
         self._begin(served)
         self.requests[request_id] = served
 
+    def abort(self, request_id: str) -> None:
+        """End a request now, wherever it is. Fine if it has ended."""
+        if (served := self.requests.pop(request_id, None)) is not None:
+            del self._by_name[served.name]
+            for core in filter(None, (self.prefill, self.decode)):
+                core.finish(served.name, "abort")
+
     def step(self) -> list[EngineCoreOutput]:
         """A step of both engines. Returns what is new for clients, under their own ids."""
         for output in self.prefill.step().outputs if self.prefill else ():
             # Its one token is thrown away: the decode side samples it itself.
-            self._send(self.decode, self._by_name[output.request_id], output.extras["kv_transfer_params"])
+            if output.request_id in self._by_name:
+                self._send(self.decode, self._by_name[output.request_id], output.extras["kv_transfer_params"])
         news = []
         for output in self.decode.step().outputs:
             served = self._by_name[output.request_id]

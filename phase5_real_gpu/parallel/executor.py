@@ -74,6 +74,11 @@ class MultiprocExecutor:
         enable_expert_parallel: bool = False,
         timeout: float = 60.0,
     ) -> None:
+        for name, size in (
+            ("tensor_parallel_size", tensor_parallel_size), ("pipeline_parallel_size", pipeline_parallel_size),
+        ):  # fmt: skip
+            if size < 1:
+                raise ValueError(f"{name} is {size}: it must be 1 or more")
         world_size = tensor_parallel_size * pipeline_parallel_size
         folder = find_model(path_or_name)
         device = pick_device(device)

@@ -91,7 +91,7 @@ def check_split(
     """Whether a model can be cut so.
 
     Raises:
-        ValueError: heads or the MLP do not divide, or a norm needs all heads; more stages than layers or ranks than experts.
+        ValueError: heads or the MLP do not divide, or there are more stages than layers or more ranks than experts.
     """
     t, heads, kv_heads = tensor_parallel_size, config.num_heads, config.num_kv_heads
     if pipeline_parallel_size > config.num_layers:
@@ -103,10 +103,6 @@ def check_split(
         raise ValueError(
             f"enable_expert_parallel deals out experts to {t} ranks, and the model has {config.num_experts or 'none'}: "
             "leave it out, or lower tensor_parallel_size"
-        )
-    if t > 1 and config.choices.qk_norm == "row":
-        raise ValueError(
-            "this model norms the queries and keys of all heads together (OLMo), which no rank has: use pipeline_parallel_size"
         )
     inner = 0 if enable_expert_parallel else config.d_ff  # what is cut of an MLP
     for what, size in (("query heads", heads), ("numbers inside its MLP", inner)):
@@ -159,6 +155,8 @@ def rows_of_rank(config: ModelConfig, name: str, place: Place) -> list[range] | 
     if layer.endswith(BY_HEADS):
         kv_size = config.num_kv_heads
         heads = [q, shift(kv, config.num_heads), shift(kv, config.num_heads + kv_size)]  # all q, all k, all v
+    if layer.endswith((".q_norm", ".k_norm")) and config.choices.qk_norm == "row":  # over all heads
+        heads = [q if layer.endswith(".q_norm") else kv]
     return [range(part.start * config.head_dim, part.stop * config.head_dim) for part in heads] or None
 
 

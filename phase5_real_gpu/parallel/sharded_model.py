@@ -13,7 +13,8 @@ which tokens want the experts that it holds. It computes these, and the same all
 
 (The words are Megatron's, who writes a matrix as [in, out]. As torch stores it, [out, in], rows and columns swap.)
 
-Sources: Shoeybi et al., "Megatron-LM" (2019), section 3; vllm/model_executor/layers/fused_moe/runner/moe_runner.py.
+Sources: Shoeybi et al., "Megatron-LM" (2019), section 3; vllm/model_executor/layers/fused_moe/runner/moe_runner.py;
+vllm/model_executor/layers/mamba/linear_attn.py, MiniMaxText01RMSNormTP (vLLM's OLMo gathers all heads instead).
 """
 
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phase2_attention_kvcache.model import ModelConfig, Transformer
-from phase2_attention_kvcache.model.layers import Experts, KVCache
+from phase2_attention_kvcache.model.layers import Experts, KVCache, RMSNorm
 from phase5_real_gpu.parallel.collectives import Collectives
 from phase5_real_gpu.parallel.placement import config_of_rank
 
@@ -62,6 +63,24 @@ class VocabParallelEmbedding(nn.Module):
         elsewhere = (local < 0) | (local >= len(self.weight))
         x = F.embedding(local.masked_fill(elsewhere, 0), self.weight)
         return self._collectives.all_reduce(x.masked_fill(elsewhere[:, None], 0))
+
+
+class ParallelRMSNorm(RMSNorm):
+    """A norm over all heads of a token, of which each rank has some (OLMo). What crosses is one number a token.
+
+    Several ranks may hold the same KV head. Then each head is held equally often, and the mean is the same.
+    """
+
+    def __init__(self, size: int, eps: float, collectives: Collectives) -> None:
+        super().__init__(size, eps)
+        self._collectives = collectives
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [N, 1, size of this rank] -> the same shape."""
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        means = self._collectives.all_reduce(wide.square().mean(-1, keepdim=True))
+        mean = means / self._collectives.place.tensor_parallel_size
+        return self.weight * (wide * torch.rsqrt(mean + self.eps)).to(x.dtype)
 
 
 class ParallelExperts(Experts):
@@ -104,6 +123,9 @@ class ShardedTransformer(Transformer):
         if place.tensor_parallel_size > 1:
             for block in self.blocks:
                 block.attention.out = self._cut(block.attention.out)
+                if config.choices.qk_norm == "row":
+                    block.attention.q_norm = self._cut_norm(block.attention.q_norm)
+                    block.attention.k_norm = self._cut_norm(block.attention.k_norm)
                 if config.choices.mixture:
                     block.mlp = ParallelExperts(self.config, collectives)
                 else:
@@ -120,6 +142,9 @@ class ShardedTransformer(Transformer):
         return RowParallelLinear(
             whole.in_features, whole.out_features, whole.bias is not None, self._collectives
         )
+
+    def _cut_norm(self, norm: RMSNorm) -> ParallelRMSNorm:
+        return ParallelRMSNorm(len(norm.weight), norm.eps, self._collectives)
 
     def forward(self, token_ids: Tensor, positions: Tensor, kv: KVCache) -> Tensor:
         """Run this stage's blocks. Arguments as in `Transformer`.

@@ -24,6 +24,7 @@ FAMILIES = {
     # Six experts, which do not divide by 4.
     "qwen3_moe": MIXTURE | dict(num_experts=6, moe_intermediate_size=12, norm_topk_prob=True),
     "mixtral": MIXTURE | dict(num_local_experts=4, tie_word_embeddings=True),
+    "olmoe": MIXTURE | dict(num_experts=3),  # a norm over all heads
 }
 # Few blocks, so that requests make room for each other; prompts come in pieces.
 SETTINGS = dict(num_blocks=180, block_size=4, max_num_seqs=32, max_num_batched_tokens=256)

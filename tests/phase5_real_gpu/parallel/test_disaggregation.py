@@ -88,9 +88,9 @@ def serve(engine, requests):
     return list(tokens.values())
 
 
-def test_same_tokens_with_preemption_losses_and_leases_that_run_out(make, alone):
+def test_same_tokens_with_preemption_aborts_losses_and_leases_that_run_out(make, alone):
     requests, clock, rng = make_requests(60, seed=1), Clock(), random.Random(2)
-    expected, tokens = alone(requests), {}
+    expected, aborted, tokens = alone(requests), set(), {}
     engine = make(num_blocks=26, lease_seconds=5.0, clock=clock)
     prefill, decode = engine.prefill, engine.decode
     waiting = [str(i) for i in range(len(requests))]
@@ -105,6 +105,9 @@ def test_same_tokens_with_preemption_losses_and_leases_that_run_out(make, alone)
         for output in engine.step():
             tokens[output.request_id] += output.token_ids
         clock.now += rng.choice([0.1] * 7 + [6.0])
+        if rng.random() < 0.1 and engine.requests:
+            aborted.add(name := rng.choice(sorted(engine.requests)))
+            engine.abort(name)
         if len(waiting) == 30 and engine.decode is decode:
             preemptions, connector = decode.stats.num_preemptions, decode.scheduler.connector
             engine.lose_decode()
@@ -114,12 +117,12 @@ def test_same_tokens_with_preemption_losses_and_leases_that_run_out(make, alone)
         clock.now += 6.0
         engine.step()
     for i, answer in enumerate(expected):
-        assert tokens[str(i)] == answer, i
+        assert str(i) in aborted or tokens[str(i)] == answer, i
     manager = engine.decode.block_manager
     manager.check_integrity()
     assert manager.num_free_blocks == manager.num_blocks - 1
     # It was what it is meant to be.
-    counts = (preemptions, prefill.scheduler.connector.num_expired, connector.num_blocks_loaded)
+    counts = (len(aborted), preemptions, prefill.scheduler.connector.num_expired, connector.num_blocks_loaded)
     assert min(counts) > 0, counts
 
 
@@ -127,8 +130,12 @@ def test_nothing_is_left_on_the_prefill_side(make, alone):
     requests, clock = make_requests(12, seed=5), Clock()
     engine = make(clock=clock)
     assert serve(engine, requests) == alone(requests)
-    clock.now += 40
+    engine.add("late", *requests[0])
     engine.step()
+    engine.abort("late")  # while its blocks are kept for it
+    for _ in range(3):
+        clock.now += 40
+        engine.step()
     for core in (engine.prefill, engine.decode):
         core.block_manager.check_integrity()
         assert core.block_manager.num_free_blocks == core.block_manager.num_blocks - 1
