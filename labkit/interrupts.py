@@ -22,8 +22,8 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).resolve().parent.parent
 STOPPED = 130
 """The exit code of a program that Ctrl-C ended: 128 + SIGINT, as shells have it."""
-CALLED_FROM_C = os.path.join("llvmlite", "binding", "executionengine.py")
-"""LLVM calls these functions while Numba compiles, and ignores their exceptions. So the signal is sent again after 0.1 s."""
+CALLED_FROM_C = (os.path.join("llvmlite", "binding", "executionengine.py"), "weakref.py")
+"""LLVM, while Numba compiles, and the memory manager ignore the exceptions of functions here. So the signal is sent again after 0.1 s."""
 
 
 def is_a_program() -> bool:

@@ -30,6 +30,7 @@ CALLBACK = """
     exec(compile(source, "llvmlite/binding/executionengine.py", "exec"), names := {"time": time})
     ctypes.CFUNCTYPE(None)(names["told"])()
     time.sleep(60)"""
+FREED = f"import time, weakref; weakref.finalize(set(), exec, {SLEEP.replace('60', '.5')!r}); time.sleep(60)"
 
 
 def press_ctrl_c(folder, program, name="lab.py"):
@@ -54,9 +55,10 @@ def press_ctrl_c(folder, program, name="lab.py"):
         IN_THE_STORY.format(SLEEP),
         IN_THE_STORY.format("import swallows"),
         IN_THE_STORY.format(CALLBACK),
+        IN_THE_STORY.format(FREED),
         IN_THE_STORY.format("pass") .replace("raise SystemExit(", "code = (") + SLEEP,
     ],
-    ids=["importing", "before the story", "in the story", "importing in the story", "called from C", "after the story"],
+    ids=["importing", "before the story", "in the story", "importing in the story", "called from C", "as something is freed", "after the story"],
 )  # fmt: skip
 def test_ctrl_c_is_one_line(tmp_path, program):
     assert press_ctrl_c(tmp_path, program) == (130, "stopped\n")
