@@ -199,15 +199,7 @@ def test_prints_of_the_answer_are_passed_on_up_to_a_length(adding, capsys):
     assert out.index("adding") < out.index("more bytes that your answer printed") < out.index("Correct")
 
 
-@pytest.fixture
-def ctrl_c():
-    """Ctrl-C raises, also where a shell has started the tests in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def test_an_interrupt_ends_the_child_too_and_shows_no_traceback(adding, ctrl_c):
+def test_an_interrupt_ends_the_child_too_and_shows_no_traceback(adding):
     Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt) as caught:
         check("p1t1_add", written(LOOPS))

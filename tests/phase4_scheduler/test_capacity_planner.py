@@ -125,14 +125,11 @@ def test_traffic_too_short_to_fill_the_fleet_is_said(run_script, short_story):
         (("--trace", "nowhere.csv"), "cannot read the trace"),
         (("--card", "mi300x", "--tensor-parallel-size", 2), "no recording of their all-reduces"),
         (("--rate", 100_000), "more than 256 replicas would be needed: computing alone keeps"),
+        (("--trace", "one_moment.csv"), "holds no requests at different times"),
     ],
 )
-def test_mistakes(mistake_of, options, words):
+def test_mistakes(mistake_of, tmp_path, monkeypatch, options, words):
+    monkeypatch.chdir(tmp_path)
+    moment = "2023-11-16 18:17:03,5,10\n"
+    Path("one_moment.csv").write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{moment}{moment}")
     assert words in mistake_of(capacity_planner, "--requests", 40, *options)
-
-
-def test_a_trace_of_one_moment(mistake_of, tmp_path):
-    trace = tmp_path / "trace.csv"
-    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "2023-11-16 18:17:03,5,10\n" * 2)
-    words = mistake_of(capacity_planner, "--trace", trace)
-    assert "holds no requests at different times" in words

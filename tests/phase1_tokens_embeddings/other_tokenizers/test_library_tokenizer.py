@@ -116,6 +116,14 @@ def check_against_library(file, texts: list[str]):
     return tok
 
 
+def changed(path, change):
+    """The tokenizer.json after `change` edited its document."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    change(document)
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizers")
@@ -145,11 +153,8 @@ def test_a_stream_that_continues_a_text(files, family):
 
 
 def test_a_split_pattern_that_tries_too_many_ways_ends_in_one_line(files, tmp_path):
-    document = json.loads(files["qwen"].read_text(encoding="utf-8"))
-    [split, *_] = document["pre_tokenizer"]["pretokenizers"]
-    split["pattern"] = {"Regex": "(a|a)+b"}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(document), encoding="utf-8")
-    tok = read_tokenizer(tmp_path / "tokenizer.json")
+    path, slow = shutil.copy(files["qwen"], tmp_path / "tokenizer.json"), {"Regex": "(a|a)+b"}
+    tok = read_tokenizer(changed(path, lambda d: d["pre_tokenizer"]["pretokenizers"][0].update(pattern=slow)))
     assert tok.decode(tok.encode("a dog")) == "a dog"
     with pytest.raises(ValueError, match=r"this tokenizer cannot encode the text: .*retry-limit"):
         tok.encode("a" * 24)
@@ -165,10 +170,9 @@ def test_our_own_writes_what_it_read(files, tmp_path, family):
 
 
 def test_a_word_that_is_a_token_is_taken_whole_only_where_the_file_says_so(files, tmp_path):
-    document = json.loads(files["llama3"].read_text(encoding="utf-8"))
-    document["model"]["ignore_merges"] = False
-    (tmp_path / "merged.json").write_text(json.dumps(document), encoding="utf-8")
-    merged = check_against_library(tmp_path / "merged.json", ["zzzqqq"])
+    path = shutil.copy(files["llama3"], tmp_path / "merged.json")
+    changed(path, lambda d: d["model"].update(ignore_merges=False))
+    merged = check_against_library(path, ["zzzqqq"])
     assert len(read_tokenizer(files["llama3"]).encode("zzzqqq")) == 1 < len(merged.encode("zzzqqq"))
 
 
@@ -205,10 +209,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("breakage", "message"), BROKEN.values(), ids=BROKEN.keys())
 def test_a_file_that_cannot_be_read(files, tmp_path, breakage, message):
-    path = shutil.copy(files["llama2"], tmp_path / "tokenizer.json")
-    document = json.loads(path.read_text(encoding="utf-8"))
-    breakage(document)
-    path.write_text(json.dumps(document), encoding="utf-8")
+    path = changed(shutil.copy(files["llama2"], tmp_path / "tokenizer.json"), breakage)
     with pytest.raises(ValueError, match=message) as caught:
         read_tokenizer(path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)

@@ -20,6 +20,7 @@ from phase1_tokens_embeddings.tokens.bpe import (
     split_words,
 )
 from tests.phase1_tokens_embeddings.other_tokenizers.test_library_tokenizer import (
+    changed,
     check_against_library,
     random_texts,
 )
@@ -30,14 +31,6 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 some, seeds = settings(max_examples=75), st.integers(0, 2**32)
 small_text = st.text(st.sampled_from("aab bcé'1\n"), max_size=60)
-
-
-def changed(path, change):
-    """The tokenizer.json after `change` edited its document."""
-    document = json.loads(path.read_text(encoding="utf-8"))
-    change(document)
-    path.write_text(json.dumps(document), encoding="utf-8")
-    return path
 
 
 # ---------------------------------------------------------------------- tokenizers to test

@@ -35,25 +35,19 @@ def threads(monkeypatch):
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("others", "expected"), [(0, 4), (0.25, 4), (0.35, 3), (1, 3), (1.35, 2), (3.6, 1)])
-def test_others_keep_their_cores(threads, others, expected):
-    assert threads.pass_time(1, 4 - others, others) == expected
-
-
-def test_the_cores_come_back(threads):
-    assert threads.pass_time(1, 2.5, 1.5) == 2
-    assert threads.pass_time(1, 2, 1) == 3
-    assert threads.pass_time(1, 3, 0) == 4
-
-
-def test_what_others_do_while_we_are_idle_says_nothing(threads):
-    assert threads.pass_time(60, 0.1, 3.9) == 4
-
-
-def test_a_short_time_is_not_looked_at(threads):
-    """The system's clocks count in hundredths of a second."""
-    assert threads.pass_time(0.1, 2, 2) == 4
-    assert threads.pass_time(0.15, 2, 2) == 2  # both together
+@pytest.mark.parametrize(
+    "times",
+    [
+        *([(1, 4 - others, others, left)] for others, left in ((0, 4), (0.25, 4), (0.35, 3), (1, 3), (1.35, 2), (3.6, 1))),
+        [(1, 2.5, 1.5, 2), (1, 2, 1, 3), (1, 3, 0, 4)],  # the cores come back
+        [(60, 0.1, 3.9, 4)],  # what others do while we are idle says nothing
+        [(0.1, 2, 2, 4), (0.15, 2, 2, 2)],  # the clocks count in hundredths: a short time waits for the next one
+    ],
+)  # fmt: skip
+def test_others_keep_their_cores(threads, times):
+    """times: seconds, cores that we and that others keep busy in them, our threads afterwards."""
+    for *spent, expected in times:
+        assert threads.pass_time(*spent) == expected
 
 
 def test_a_number_that_was_set_meanwhile_is_the_most(threads):

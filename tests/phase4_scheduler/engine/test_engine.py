@@ -44,10 +44,8 @@ SETTINGS = {
     "priority, no prefix cache": dict(policy="priority", block_size=1, num_blocks=60, enable_prefix_caching=False),
     "3 sequences": dict(max_num_seqs=3, block_size=4, num_blocks=15),
 }  # fmt: skip
-PREEMPT = {name for name in SETTINGS if "tight" in name or "priority" in name} | {
-    "block of 7",
-    "no prefix cache",
-}
+CORNERS = ("tight", "priority", "block of 7", "no prefix cache")
+PREEMPT = {name for name in SETTINGS if any(corner in name for corner in CORNERS)}
 
 
 def tokens_of(outputs):

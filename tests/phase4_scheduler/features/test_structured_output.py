@@ -6,12 +6,13 @@ import re
 import sys
 import threading
 import time
+from collections import Counter
+from types import SimpleNamespace
 
 import jsonschema
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare
 
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging import BlockManager
@@ -22,6 +23,7 @@ from phase4_scheduler.features.structured_output import (
     StructuredSamplingParams,
     grammar,
 )
+from tests.phase4_scheduler.features.speculation.test_rejection_sampler import p_value
 
 PERSON = {
     "type": "object",
@@ -208,12 +210,8 @@ def test_every_answer_matches_beside_every_other_feature(name, make, plain_token
 
 def test_a_thread_that_reads_an_answer_holds_up_no_other(tiny):
     """A token takes a ms with many alternatives; with the GIL held, steps would wait for it."""
-    compiler, others, stop, usual = (
-        GrammarCompiler(tiny.tokenizer, 400, [399]),
-        [0],
-        [],
-        sys.getswitchinterval(),
-    )
+    compiler, usual = GrammarCompiler(tiny.tokenizer, 400, [399]), sys.getswitchinterval()
+    others, stop = [0], []
     made = compiler.start(StructuredOutputsParams(regex="a*").source)
     made.fill = lambda *where: None
     (letter,) = tiny.tokenizer.encode("a")
@@ -253,14 +251,8 @@ def test_tokens_are_distributed_like_the_masked_softmax(drafts, make, tiny):
     engine = make(drafts=drafts, max_num_seqs=64, num_blocks=2000)
     outputs = engine.generate([prompt] * number, [asking(8, choice=choices, logprobs=20)] * number)
     first = [output.outputs[0] for output in outputs]
-    counts = torch.tensor([sum(a.token_ids[0] == token for a in first) for token in allowed]).double()
-    assert counts.sum() == number
-    wanted, likely = expected * number, expected * number > 5
-
-    def pooled(values):  # what is expected less than five times counts as one
-        return [*values[likely].tolist(), values[~likely].sum().item()] if not likely.all() else values
-
-    assert chisquare(pooled(counts), pooled(wanted)).pvalue > 0.001
+    counts = Counter(answer.token_ids[0] for answer in first)
+    assert p_value(counts, dict(zip(allowed, expected.tolist(), strict=True)), number) > 0.001
     if drafts is None:  # what is reported is what was drawn from
         reported = first[0].logprobs[0]
         for token, p in zip(allowed, expected.log().tolist(), strict=True):
@@ -282,21 +274,16 @@ def test_masks_allow_what_trying_every_token_allows(tiny):
 # ---------------------------------------------------------------------- drafts, ends and limits
 
 
-class Oracle:
+def oracle(text, wrong):
     """Proposes what comes next in a text, and then what the grammar refuses."""
-
-    def __init__(self, text, wrong):
-        self.text, self.wrong = text, wrong
-
-    def propose(self, token_ids, num_drafts):
-        return [*self.text[len(token_ids) - 1 :], self.wrong, self.wrong, self.wrong][:num_drafts]
+    return SimpleNamespace(propose=lambda ids, number: [*text[len(ids) - 1 :], wrong, wrong, wrong][:number])
 
 
 def test_drafts_are_cut_where_the_grammar_refuses(make, tiny):
     only = "qzxjqzxjqz"  # no token holds two of these: there is one way to write it
     text, wrong = tiny.tokenizer.encode(only), tiny.tokenizer.encode("a")[0]
     config = {"method": "custom", "num_speculative_tokens": 3}
-    engine = make(speculative_config=config, proposer=Oracle(text, wrong))
+    engine = make(speculative_config=config, proposer=oracle(text, wrong))
     answer = engine.generate([[1]], [asking(choice=[only])])[0].outputs[0]
     stats = engine.core.spec_decoding_stats
     assert (answer.text, answer.finish_reason) == (only, "stop") and len(text) == len(only)
@@ -318,7 +305,7 @@ def test_a_draft_that_ends_the_text_leaves_the_grammar_where_it_was(tiny):
 def test_a_proposer_may_propose_the_end(make, tiny):
     """Where the draft before the end is refused, the answer goes on in its grammar."""
     config = {"method": "custom", "num_speculative_tokens": 3}
-    engine = make(speculative_config=config, proposer=Oracle(tiny.tokenizer.encode("xa"), 399))
+    engine = make(speculative_config=config, proposer=oracle(tiny.tokenizer.encode("xa"), 399))
     outputs = engine.generate([[1]] * 20, [asking(seed=seed, regex="x(a|b)") for seed in range(20)])
     answers = {(output.outputs[0].text, output.outputs[0].finish_reason) for output in outputs}
     assert answers == {("xa", "stop"), ("xb", "stop")}

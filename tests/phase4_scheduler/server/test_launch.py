@@ -6,7 +6,7 @@ import pytest
 
 from labkit.errors import LabError
 from phase4_scheduler.serve import build_parser, serve
-from phase4_scheduler.server.launch import make_server, open_socket
+from phase4_scheduler.server.launch import open_socket
 
 
 def test_a_small_piece_is_sent_at_once():
@@ -26,13 +26,13 @@ def test_origins_that_are_no_list_are_one_line(capsys, wrong):
     assert build_parser().parse_args(["--allowed-origins", '["*"]']).allowed_origins == ["*"]
 
 
-def test_the_steps_of_several_engines_are_not_one_stream():
-    with pytest.raises(LabError, match="the steps of one engine: leave out --replicas"):
-        make_server("tales", record_steps=True, replicas=2)
-
-
-def test_steps_are_not_told_where_a_key_is_asked_for():
-    """They name all users' requests."""
-    asked = build_parser().parse_args(["nowhere", "--enable-step-events", "--api-key", "secret"])
-    with pytest.raises(LabError, match="leave out --api-key or --enable-step-events"):
-        serve(asked)
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--replicas=2", "the steps of one engine: leave out --replicas"),
+        ("--api-key=secret", "leave out --api-key or --enable-step-events"),  # steps name all users' requests
+    ],
+)
+def test_steps_are_told_of_one_engine_without_a_key(option, says):
+    with pytest.raises(LabError, match=says):
+        serve(build_parser().parse_args(["nowhere", "--enable-step-events", option]))

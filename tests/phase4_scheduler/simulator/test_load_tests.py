@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import random
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,13 +71,9 @@ def test_engine_and_virtual_time_decide_the_same_steps(make_engine):
     record(engine, events.append)
     engine.generate(prompts, [SamplingParams(max_tokens=r.output_tokens, ignore_eos=True) for r in traffic])
 
-    class Watch:
-        def seconds(self, size):
-            virtual.append(size)
-            return 1.0
-
+    watch = SimpleNamespace(seconds=lambda size: virtual.append(size) or 1.0)
     config = SchedulerConfig(**limits, max_model_len=engine.model.config.max_context)
-    clocked = ClockedEngine.made_from(ReplicaConfig(Watch(), config, 18))
+    clocked = ClockedEngine.made_from(ReplicaConfig(watch, config, 18))
     for i, (request, prompt) in enumerate(zip(traffic, prompts)):
         clocked.add(request, i, prompt)
     clocked.advance(math.inf)

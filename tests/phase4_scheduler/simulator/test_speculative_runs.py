@@ -1,5 +1,7 @@
 """What is worked out of speculative decoding, and what a window counts."""
 
+from types import SimpleNamespace
+
 from labkit.paths import ROOT
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.simulator.parallel_cost import find_cost
@@ -15,19 +17,18 @@ def test_engines_that_take_turns_count_their_own_steps_and_drafts(tiny):
     params = SamplingParams(temperature=0, max_tokens=90, ignore_eos=True)
     answers = [output.token_ids for output in tiny.engine().generate(prompts, params)]
 
-    class Half:
-        """Knows the first of two drafts."""
-
-        def propose(self, token_ids, num_drafts):
-            ids = list(token_ids)
-            which = next(i for i, prompt in enumerate(prompts) if ids[: len(prompt)] == prompt)
-            right = answers[which][len(ids) - len(prompts[which])]
-            return [right, 399]
+    def first_of_two(token_ids, num_drafts):
+        ids = list(token_ids)
+        which = next(i for i, prompt in enumerate(prompts) if ids[: len(prompt)] == prompt)
+        return [answers[which][len(ids) - len(prompts[which])], 399]
 
     custom = dict(method="custom", num_speculative_tokens=2)
     engines = {"none": tiny.engine()} | {
         name: tiny.engine(proposer=proposer, speculative_config=custom)
-        for name, proposer in {"nothing": AlwaysProposes(), "half right": Half()}.items()
+        for name, proposer in {
+            "nothing": AlwaysProposes(),
+            "half right": SimpleNamespace(propose=first_of_two),
+        }.items()
     }
     windows = decode_in_turn(engines, prompts, params, steps=8)
     assert all(len(window.seconds) == 8 for window in windows.values())

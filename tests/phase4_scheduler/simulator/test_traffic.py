@@ -51,11 +51,8 @@ def test_mixed_traffic_is_a_third_of_each_pattern():
 def test_the_same_seed_asks_for_the_same_work_at_any_rate():
     at_once = draw_traffic("mixed", 50, math.inf, seed=7)
     assert {r.arrival for r in at_once} == {0.0} and {r.arrival for r in at_rate(at_once, 2.0)} == {0.0}
-    assert [r.arrival for r in at_rate([TrafficRequest(t, 5, 5) for t in (0.0, 1.0, 4.0)], 4.0)] == [
-        0,
-        0.125,
-        0.5,
-    ]
+    apart = [TrafficRequest(t, 5, 5) for t in (0.0, 1.0, 4.0)]
+    assert [r.arrival for r in at_rate(apart, 4.0)] == [0, 0.125, 0.5]
     slow, fast = draw_traffic("mixed", 50, 1.0, seed=7), draw_traffic("mixed", 50, 9.0, 0.3, seed=7)
     assert lengths_of(slow) == lengths_of(fast)
     assert draw_traffic("mixed", 50, 1.0, seed=7) == slow != draw_traffic("mixed", 50, 1.0, seed=8)

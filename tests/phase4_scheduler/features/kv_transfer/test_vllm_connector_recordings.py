@@ -79,10 +79,8 @@ class ConnectorReplay(Replay):
         ]
 
     def make_scheduler(self, config):
-        self.connector, self.known = (
-            ScriptedConnector(self.recording["requests"], self.config["block_size"]),
-            {},
-        )
+        self.connector = ScriptedConnector(self.recording["requests"], self.config["block_size"])
+        self.known = {}
         return Replayed(config, self.manager, kv_connector=self.connector)
 
     def decided(self, scheduled):

@@ -3,6 +3,7 @@
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,14 +21,6 @@ def test_ngrams_are_those_of_vllm():
     for text, least, most, wanted, answer in rows:
         assert NgramProposer(least, most).propose(text, wanted) == answer, (text, least, most, wanted)
     assert (len(rows), sum(bool(row[-1]) for row in rows)) == (10_000, 3322)
-
-
-class Proposer:
-    def __init__(self, answer):
-        self.answer = answer
-
-    def propose(self, token_ids, num_drafts):
-        return self.answer(token_ids, num_drafts)
 
 
 def fail(token_ids, num_drafts):
@@ -48,7 +41,7 @@ def test_a_bad_proposer_costs_its_drafts_and_nothing_else(answer, complaint, tin
     prompts = [[5, 6, 7], [8, 9]]
     wanted = [o.token_ids for o in tiny.engine().generate(prompts, GREEDY)]
     config = dict(method="custom", num_speculative_tokens=3)
-    engine = tiny.engine(speculative_config=config, proposer=Proposer(answer))
+    engine = tiny.engine(speculative_config=config, proposer=SimpleNamespace(propose=answer))
     with pytest.warns(UserWarning, match=complaint):
         assert [o.token_ids for o in engine.generate(prompts, GREEDY)] == wanted
 
@@ -65,7 +58,7 @@ def test_a_proposer_of_ones_own_is_asked_for_what_is_of_use(tiny):
         return whole[len(token_ids) :] + [0] * 99  # more than wanted is fine
 
     config = dict(method="custom", num_speculative_tokens=3)
-    engine = tiny.engine(speculative_config=config, proposer=Proposer(know))
+    engine = tiny.engine(speculative_config=config, proposer=SimpleNamespace(propose=know))
     assert [o.token_ids for o in engine.generate(prompts, GREEDY)] == answers
     # 1 token, then 4, 4, and of the 3 that are left 2 are drafts and the last one comes by itself.
     assert engine.core.num_steps == 4

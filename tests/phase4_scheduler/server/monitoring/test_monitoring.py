@@ -20,19 +20,9 @@ from phase4_scheduler.server.drills import Recording, Scraper, query
 MONITORING = ROOT / "phase4_scheduler" / "server" / "monitoring"
 ALERT_TESTS = Path(__file__).with_name("alerts_test.yml")
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="session")
-def tool():
-    """tool("prometheus") is where that program is, or a skip that says what is missing."""
-
-    def find(name):
-        path = shutil.which(name)
-        if path is None:
-            pytest.skip(f"needs {name}: apt-get install prometheus")
-        return path
-
-    return find
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="needs promtool: apt-get install prometheus"
+)
 
 
 def test_each_alert_names_a_row_of_the_runbook():
@@ -43,13 +33,15 @@ def test_each_alert_names_a_row_of_the_runbook():
         assert f"| **{number}** {row.strip()} |" in text, rule["alert"]
 
 
-def test_each_alert_fires_when_it_should_and_only_then(tool):
-    ran = subprocess.run([tool("promtool"), "test", "rules", ALERT_TESTS], capture_output=True, text=True)
+@needs_promtool
+def test_each_alert_fires_when_it_should_and_only_then():
+    ran = subprocess.run(["promtool", "test", "rules", ALERT_TESTS], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_prometheus_can_read_its_configuration(tool):
-    command = [tool("promtool"), "check", "config", MONITORING / "prometheus.yml"]
+@needs_promtool
+def test_prometheus_can_read_its_configuration():
+    command = ["promtool", "check", "config", MONITORING / "prometheus.yml"]
     ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 0 and "8 rules found" in ran.stdout, ran.stdout + ran.stderr
 
