@@ -56,15 +56,11 @@ def test_a_mistake_that_cannot_be_read_keeps_its_code(redirect):
     assert outcome(FAILS, redirect) == (2, "", "")
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
 @pytest.mark.parametrize(("columns", "width"), [("1", 30), ("40", 40), ("60", 60), ("9" * 20, 100)])
 def test_lines_are_as_wide_as_the_terminal(monkeypatch, columns, width):
     monkeypatch.setenv("COLUMNS", columns)
-    terminal = Terminal()
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stdout", terminal)
     assert command.main(["claims"]) == command.main(["list"]) == 0
     shown = re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue())

@@ -10,7 +10,6 @@ from collections import Counter
 from types import SimpleNamespace
 
 import jsonschema
-import numpy as np
 import pytest
 import torch
 
@@ -288,18 +287,6 @@ def test_drafts_are_cut_where_the_grammar_refuses(make, tiny):
     stats = engine.core.spec_decoding_stats
     assert (answer.text, answer.finish_reason) == (only, "stop") and len(text) == len(only)
     assert stats.num_draft_tokens == stats.num_accepted_tokens > 0  # none of the wrong ones was ever verified
-
-
-def test_a_draft_that_ends_the_text_leaves_the_grammar_where_it_was(tiny):
-    """The matcher does not count an end of text: taken back with the other drafts, it would lose a token of the answer."""
-    compiler = GrammarCompiler(tiny.tokenizer, 400, [399])
-    grammar = compiler.start(StructuredOutputsParams(regex="xa{2}").source)
-    x, a = tiny.tokenizer.encode("xa")
-    grammar.read([x])
-    masks = compiler.banned([(grammar, [a, a, 399])])
-    free = (~masks).sum(1).tolist()
-    assert free[1:] == [1, 1, 400]  # a; the end; behind the end all is free
-    assert np.array_equal(compiler.banned([(grammar, [])]), masks[:1])
 
 
 def test_a_proposer_may_propose_the_end(make, tiny):

@@ -50,14 +50,9 @@ def send(page, prompt, max_tokens=30, times=1):
     page.fill("#prompt", prompt)
     page.fill("#max-tokens", str(max_tokens))
     page.fill("#temperature", "0")
-    click(page, "button[type=submit]", times)
-
-
-def click(page, selector, times=1):
-    """All in one go: between two clicks of a hand an answer may end."""
-    page.eval_on_selector(
-        selector, "(button, times) => { for (let i = 0; i < times; i++) button.click(); }", times
-    )
+    # All in one go: between two clicks of a hand an answer may end.
+    clicks = "(button, times) => { for (let i = 0; i < times; i++) button.click(); }"
+    page.eval_on_selector("button[type=submit]", clicks, times)
 
 
 def api(server, path, body):

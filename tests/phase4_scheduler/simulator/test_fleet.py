@@ -4,6 +4,7 @@ import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from hypothesis import given, settings
@@ -47,14 +48,9 @@ def test_a_request_counts_until_the_step_that_ends_it_is_over():
     """Ten prompt tokens, a second each, on the first of two replicas: until 10 s it is in flight."""
     config = ReplicaConfig(A_SECOND_A_TOKEN, SchedulerConfig(), 400)
     seen = []
-
-    class Watch:
-        def choose(self, request, loads):
-            seen.append(list(loads))
-            return 0
-
+    watch = SimpleNamespace(choose=lambda request, loads: seen.append(list(loads)) or 0)
     traffic = [TrafficRequest(0.0, 10, 1), TrafficRequest(9.5, 1, 1), TrafficRequest(30.0, 1, 1)]
-    serve_fleet(traffic, config, 2, Watch())
+    serve_fleet(traffic, config, 2, watch)
     assert seen == [[0, 0], [1, 0], [0, 0]]
 
 

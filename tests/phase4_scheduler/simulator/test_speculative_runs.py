@@ -23,13 +23,10 @@ def test_engines_that_take_turns_count_their_own_steps_and_drafts(tiny):
         return [answers[which][len(ids) - len(prompts[which])], 399]
 
     custom = dict(method="custom", num_speculative_tokens=2)
-    engines = {"none": tiny.engine()} | {
-        name: tiny.engine(proposer=proposer, speculative_config=custom)
-        for name, proposer in {
-            "nothing": AlwaysProposes(),
-            "half right": SimpleNamespace(propose=first_of_two),
-        }.items()
-    }
+    proposers = {"nothing": AlwaysProposes(), "half right": SimpleNamespace(propose=first_of_two)}
+    engines = {"none": tiny.engine()}
+    for name, proposer in proposers.items():
+        engines[name] = tiny.engine(proposer=proposer, speculative_config=custom)
     windows = decode_in_turn(engines, prompts, params, steps=8)
     assert all(len(window.seconds) == 8 for window in windows.values())
     assert not any(engine.has_unfinished_requests for engine in engines.values())
