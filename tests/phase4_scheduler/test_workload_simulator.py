@@ -18,6 +18,7 @@ def test_script(run_script):
     found = report["claims"]
     assert set(found) == CLAIMS
     assert found["histogram-clusters"]["measured"] == 2
+    assert found["kv-usage-alert"]["measured"] == pytest.approx(found["kv-usage-alert"]["predicted"], abs=0.1)
     assert report["results"]["virtual"]["requests"] == 200
     off = report["results"]["replay_rtx4090"]
     assert len(off) == 3 and abs(off[1][0]) < 1

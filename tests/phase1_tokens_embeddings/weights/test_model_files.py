@@ -116,7 +116,8 @@ def test_checkpoint_files_finds_one_file_or_shards(tmp_path):
 # ------------------------------------------------------------------ GGUF
 
 
-def written_by_the_package(path):
+def test_gguf_header_agrees_with_the_package(tmp_path):
+    path = tmp_path / "x.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     for name in ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"):
         getattr(writer, f"add_{name}")(f"x.{name}", 7)
@@ -137,32 +138,15 @@ def written_by_the_package(path):
         "d.weight", np.zeros((1, 210), dtype=np.uint8), raw_dtype=gguf.GGMLQuantizationType.Q6_K
     )
     write_out(writer)
-    return path
-
-
-def same_as_the_package(path, header) -> None:
-    theirs = gguf.GGUFReader(path)
-    assert [
-        (n, t.dims, t.type, header.data_start + t.offset, t.nbytes) for n, t in header.tensors.items()
-    ] == sorted(
-        (
-            (t.name, tuple(t.shape.tolist()), t.tensor_type.name, t.data_offset, t.n_bytes)
-            for t in theirs.tensors
-        ),
-        key=lambda t: (t[3], t[4]),
-    )
+    header, theirs = read_gguf_header(path), gguf.GGUFReader(path)
+    found = [(n, t.dims, t.type, header.data_start + t.offset, t.nbytes) for n, t in header.tensors.items()]
+    assert found == [
+        (t.name, tuple(t.shape.tolist()), t.tensor_type.name, t.data_offset, t.n_bytes)
+        for t in sorted(theirs.tensors, key=lambda t: (t.data_offset, t.n_bytes))
+    ]
     for key, value in header.metadata.items():
-        expected = theirs.get_field(key).contents()
-        np.testing.assert_equal(
-            value.tolist() if isinstance(value, np.ndarray) else value, expected, err_msg=key
-        )
+        np.testing.assert_equal(np.asarray(value).tolist(), theirs.get_field(key).contents(), err_msg=key)
     assert len(header.metadata) == len(theirs.fields) - 3  # theirs has three fields of its own
-
-
-def test_gguf_header_agrees_with_the_package(tmp_path):
-    path = written_by_the_package(tmp_path / "x.gguf")
-    header = read_gguf_header(path)
-    same_as_the_package(path, header)
     assert header.alignment == 64 and header.tensors["c.weight"].dims == (512, 2)
     assert header.metadata["x.bools"].dtype == bool and header.metadata["x.text"] == "naïve"
 

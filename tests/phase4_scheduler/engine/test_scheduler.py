@@ -28,7 +28,3 @@ def test_the_story(run_script):
     claims = run_script(scheduler_lab)["claims"]
     assert set(claims) >= {"shared-budget", "preempted", "urgent"}
     assert all(claim["holds"] for claim in claims.values())
-
-
-def test_the_script_has_no_model(mistake_of):
-    assert "unrecognized arguments" in mistake_of(scheduler_lab, "--model", "tales")

@@ -109,9 +109,8 @@ def test_a_subscriber_reads_vllms_messages(tiny):
 def test_cache_aware_rule_by_rule():
     router = CacheAware()
     asked = TrafficRequest(0.0, 2100, 1, hash_ids=(1, 2, 3, 4))
-    assert (
-        router.choose(asked, [1, 0]) == 1
-    )  # no cache holds it: the least loaded. Four blocks are to be computed there.
+    # No cache holds it: the least loaded. Four blocks are to be computed there.
+    assert router.choose(asked, [1, 0]) == 1
     router.observe(0, [BlockStored([1, 2, 3], None, [], 512), BlockStored([3], 2, [], 512)])
     assert router.choose(asked, [0, 0]) == 0 and router.choose(asked, [20, 0]) == 1
     router.observe(0, [BlockRemoved([3])])  # another block has the same content

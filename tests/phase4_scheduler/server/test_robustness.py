@@ -144,7 +144,7 @@ def test_what_other_connections_do_costs_no_client_an_answer(server):
     wires[0].sendall(post(b"{", length=1000))
     for wire in wires[
         1:9
-    ]:  # its tokens gather in one place of limited size, since its answer is of limited length
+    ]:  # its tokens gather in one place: of limited size, as its answer is of limited length
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
         wire.sendall(asking(max_tokens=400, stream=True, logprobs=5))
 
