@@ -26,7 +26,7 @@ class Small:
     folder: Path
     reference: torch.nn.Module
     model: Transformer
-    tokenizer: BPETokenizer | None
+    tokenizer: BPETokenizer
 
     def engine(self, **settings) -> LLMEngine:
         """An engine; settings that are no field of EngineConfig go to the engine itself."""
@@ -57,11 +57,6 @@ class Small:
         return ties
 
 
-def small(reference, folder: Path, tokenizer: BPETokenizer | None = None) -> Small:
-    reference.eval().save_pretrained(folder)
-    return Small(folder, reference, Transformer.from_pretrained(folder, "float32", "cpu"), tokenizer)
-
-
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory) -> Small:
     """GPT-2, 3 layers, 32 wide, context 128, 400 tokens, the last of which ends a text."""
@@ -72,7 +67,9 @@ def tiny(tmp_path_factory) -> Small:
         vocab_size=400, n_positions=CONTEXT, n_embd=32, n_layer=3, n_head=2, bos_token_id=399,
         eos_token_id=399, initializer_range=0.3,
     )  # fmt: skip
-    return small(GPT2LMHeadModel(config), tmp_path_factory.mktemp("tiny"), tokenizer)
+    folder, reference = tmp_path_factory.mktemp("tiny"), GPT2LMHeadModel(config).eval()
+    reference.save_pretrained(folder)
+    return Small(folder, reference, Transformer.from_pretrained(folder, "float32", "cpu"), tokenizer)
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,6 @@ SPECIAL = ["<s>", "</s>", "<|im_end|>"]
 ADDED = ["<think>", "</think>", "\n\n"]
 KNOWN = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cn", "Cs")]
 SPACE_TO_TEXT = decoders.Replace("▁", " ")
-
-
 OURS = ("llama3", "qwen")  # that our own tokenizer reads; the others are left to the library
 FAMILIES = (*OURS, "deepseek", "llama2", "gemma", "mistral")
 

@@ -38,10 +38,8 @@ def answers(server, tokens):
 
 def expected(tokens):
     params = SamplingParams(max_tokens=tokens, ignore_eos=True, temperature=0)
-    return [
-        output.text
-        for output in LLMEngine.from_pretrained("tales", dtype="float32").generate(PROMPTS, params)
-    ]
+    outputs = LLMEngine.from_pretrained("tales", dtype="float32").generate(PROMPTS, params)
+    return [output.text for output in outputs]
 
 
 def written(server):

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -124,18 +123,14 @@ def test_a_server_that_is_told_to_stop(timeout):
         assert watching.readline() == b"event: engine\n"
         asked = ENDLESS | {"max_tokens": 200 if timeout else 900}
         _connection, response = server.open(asked)
-        whole = []
-        waiting = threading.Thread(
-            target=lambda: whole.append(server.call("/v1/completions", asked | {"stream": False}))
-        )
-        waiting.start()
+        waiting = ThreadPoolExecutor().submit(server.call, "/v1/completions", asked | {"stream": False})
         server.wait_for("num_requests_running", 2)
         server.process.send_signal(signal.SIGTERM)
         rest = response.read().decode()
-        waiting.join()
+        status, whole = waiting.result()
         assert ('"finish_reason":"length"' in rest) == (timeout > 0) and rest.endswith("data: [DONE]\n\n")
         assert ("shutting down" in rest) == (timeout == 0)
-        assert whole[0][0] == (200 if timeout else 503) and json.loads(whole[0][1])
+        assert status == (200 if timeout else 503) and json.loads(whole)
         server.process.wait(timeout=60)
 
 

@@ -57,8 +57,6 @@ def test_a_request_counts_until_the_step_that_ends_it_is_over():
 # ---------------------------------------------------------------------- a fleet that follows its queue
 
 TEN_SECONDS = ReplicaConfig(LinearCost((10.0, 0.0, 0.0, 0.0, 0.0)), SchedulerConfig(max_num_seqs=1), 100)
-
-
 BY_QUEUE = Autoscaler(target=2.0, every=20.0, cold_start=40.0, window=60.0)
 BURST = [TrafficRequest(0.1 * i, 8, 1) for i in range(10)]
 

@@ -87,8 +87,6 @@ KNOBS = {
     "one token": dict(max_tokens=1),
     "two tokens": dict(max_tokens=2),
 }
-
-
 ROOMY = dict(block_size=4, num_blocks=800, max_num_seqs=32)
 
 
