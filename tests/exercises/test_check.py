@@ -200,8 +200,6 @@ def test_prints_of_the_answer_are_passed_on_up_to_a_length(adding, capsys):
 
 
 def test_an_interrupt_ends_the_child_too_and_shows_no_traceback(adding):
-    # A shell that starts the tests in the background lets them ignore Ctrl-C.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt) as caught:
         check("p1t1_add", written(LOOPS))

@@ -43,6 +43,7 @@ def test_script(run_script):
     assert 0.9 < routers["cache-aware"]["hit_rate"] / results["best_hit_rate"] <= 1
 
 
+@pytest.mark.proof
 def test_the_cheapest_combination_is_that_of_exhaustive_search():
     lab = lab_of("--quick", "--requests", 40, "--rate", 6, "--prompt-tokens", 400, "--answer-tokens", 30)
     task = capacity_task.the_task(lab)

@@ -95,6 +95,7 @@ def test_a_failure_costs_only_its_own_figures(run):
     assert "prediction" in outcomes["last"][1]
 
 
+@pytest.mark.proof
 def test_a_part_that_hangs_is_stopped_with_its_children_and_keeps_its_figures(run, tmp_path):
     pid_file = tmp_path / "pid"
     hang = f"""

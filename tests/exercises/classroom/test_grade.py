@@ -157,6 +157,7 @@ def test_without_namespaces_the_teacher_is_asked(tmp_path, tmp_path_factory, cap
     assert not (tmp_path / "grades.csv").exists() and not list(rooms.iterdir())
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("walls")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_when_it_is_ended_grades_stay_and_nothing_else(tmp_path, number):

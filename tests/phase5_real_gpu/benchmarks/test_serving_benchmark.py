@@ -41,8 +41,7 @@ def test_ratios_compare_equal_bits():
 
 @pytest.mark.proof
 def test_a_short_race(run_script):
-    arguments = ["--rounds", "1", "--workloads", "batch1", "--quantized", "q4_0", "int8"]
+    arguments = ["--rounds", "1", "--workloads", "batch1", "--quantized", "q4_0"]
     peer = ["--llamacpp-python", LLAMA_CPP] if LLAMA_CPP else []
     found = run_script(serving_benchmark, *arguments, *peer)["results"]["ratios"]["batch1"]
-    wanted = {"ours q4_0 / ours", "ours int8 / ours"}
-    assert wanted <= found.keys() and ("ours q4_0 / llama.cpp Q4_0" in found) == bool(peer)
+    assert "ours q4_0 / ours" in found and ("ours q4_0 / llama.cpp Q4_0" in found) == bool(peer)
