@@ -23,9 +23,8 @@ test: setup
 	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n auto --dist loadfile -m "not proof"
 
 # The tests that take long, or a browser: pieces clicked in Chromium, every notebook run, long explorations.
-# Three workers also for two cores: many of these tests wait for a server or a browser.
 proof: setup
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m proof
+	$(BIN)/python -m pytest -n auto --dist loadfile -m proof
 
 # After a change of a kernel: over 700 variants as machine code for six cards. None may spill registers.
 variants: setup

@@ -64,6 +64,7 @@ async def beside(server, request, pool):
     return await others, asked, answered
 
 
+@pytest.mark.timeout(900)
 def test_a_legal_request_at_its_limits_costs_no_other_its_answer():
     plain, p99 = {"plain": {}, "plain, of 900 tokens": {"prompt": [5] * 900}}, {}
     pool = ProcessPoolExecutor(1, get_context("spawn"))
