@@ -100,7 +100,6 @@ def test_a_class(tmp_path, capsys, monkeypatch):
 @pytest.mark.usefixtures("walls")
 @pytest.mark.proof
 @pytest.mark.timeout(900)
-@pytest.mark.timeout(900)
 def test_forty_hostile_hand_ins_in_a_class_of_thirty(tmp_path):
     """They change no other grade. Each has one line, and none is solved."""
     assert len(hostile.BODIES) + len(hostile.FILES) >= 40
