@@ -29,20 +29,10 @@ def story(lab: Lab) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--tensor-parallel-size",
-        type=whole(1, 1024),
-        default=2,
-        metavar="T",
-        help="ranks that share each layer (2)",
-    )
-    add(
-        "--pipeline-parallel-size",
-        type=whole(1, 1024),
-        default=2,
-        metavar="P",
-        help="stages that share the layers (2)",
+    size = dict(type=whole(1, 1024), default=2)
+    parser.add_argument("--tensor-parallel-size", metavar="T", help="ranks that share each layer (2)", **size)
+    parser.add_argument(
+        "--pipeline-parallel-size", metavar="P", help="stages that share the layers (2)", **size
     )
 
 
