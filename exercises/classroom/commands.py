@@ -32,7 +32,7 @@ from labkit.terminal import Page, escape, run
 
 UNPROTECTED = (
     "This machine gives no namespaces (Linux from 5.12 on, with unshare, has them). Answers would run with your rights: they could "
-    "read and write your files, use the network and change other learners' grades. In the container they cannot: see docs/TEACHING.md."
+    "read and write your files, use the network and change other learners' grades. In the container they cannot (docs/TEACHING.md of the full course)."
 )
 
 
@@ -61,7 +61,9 @@ def hand_in(console: Console, learner: str) -> int:
 def grade_folder(console: Console, folder: str, *words: str) -> int:
     """Run all answers again, or those to some exercises; show what came out, and write it beside them as a table."""
     if not hasattr(os, "fork"):
-        raise LabError("lab grade needs Linux, macOS, WSL or the container: see docs/TEACHING.md")
+        raise LabError(
+            "lab grade needs Linux, macOS, WSL or the container (docs/TEACHING.md of the full course)"
+        )
     only = {the_one(word, all_names(), "exercise", "; `lab progress` lists them") for word in words}
     handed_in = submissions_in(Path(folder))
     submissions = [found for found in handed_in if isinstance(found, Submission)]

@@ -1,7 +1,8 @@
 """`make student`: writes the course without the solutions to a new folder, for a class.
 
 It leaves out the solved notebooks, the solutions in the sources of the exercises (so the fourth hint says to ask), the tests with
-right and wrong answers and of the texts, and the page for teachers. A determined learner can still find the course's own parts, and the solutions (one
+right and wrong answers and of the texts, and the page for teachers. The notebooks of the exercises are built anew from their sources:
+those of the teacher may hold answers. A determined learner can still find the course's own parts, and the solutions (one
 compressed file) that graders compare with and `my_engine` runs.
 """
 
@@ -12,16 +13,24 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from exercises.judging.sources import take_solutions_out
+from exercises.judging.sources import all_names, source_of, take_solutions_out
+from exercises.publishing import build_notebooks
 from labkit.errors import LabError
-from labkit.paths import ROOT
+from labkit.paths import ROOT, short
 from labkit.terminal import run
 
-LEFT_OUT = ("tests/exercises/", "tests/docs/", "docs/TEACHING.md")
-README = {  # what its README says otherwise
-    r"Solved notebooks are in `notebooks/solutions/`\.": "For a solution, ask your teacher.",
-    r"\[Teaching with this course\]\([^)]*\) is for classes\. ": "",
-    r"\[([^]]*)\]\(docs/TEACHING\.md[^)]*\)": r"\1",
+LEFT_OUT = re.compile(
+    r"tests/(exercises|docs)/|docs/TEACHING\.md|notebooks/exercises/|notebooks/solutions/.*\.ipynb"
+)
+TEXTS = {  # what they say otherwise
+    "README.md": {
+        r"Solved notebooks are in `notebooks/solutions/`\.": "For a solution, ask your teacher.",
+        r"\[Teaching with this course\]\([^)]*\) is for teachers\. ": "",
+        r"\[([^]]*)\]\(docs/TEACHING\.md[^)]*\)": r"\1",
+    },
+    "notebooks/README.md": {
+        r"`solutions/` holds the same notebooks, solved, and `my_engine/`, the": "`solutions/my_engine/` is the"
+    },
 }
 
 
@@ -32,7 +41,7 @@ def write_edition(folder: Path) -> int:
         The number of written files.
 
     Raises:
-        LabError: the folder exists, or this is no git checkout.
+        LabError: the folder exists, this is no git checkout, or a teacher has worked in the notebook of a phase.
     """
     if folder.exists():
         raise LabError(f"{folder} exists already: name a new folder")
@@ -41,19 +50,28 @@ def write_edition(folder: Path) -> int:
         raise LabError(
             "the list of files comes from git, and this folder is no git checkout: clone the course with git"
         )
-    solved = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("notebooks/solutions/*.ipynb")}
-    names = [name for name in listed.stdout.split("\0") if name and name not in solved]
-    kept = [name for name in names if not name.startswith(LEFT_OUT) and (ROOT / name).is_file()]
+    for path in build_notebooks.companions():
+        if build_notebooks.has_been_worked_in(path):
+            raise LabError(f"{short(path)} holds work of yours: `git restore {short(path)}`, then again")
+    kept = [
+        name for name in listed.stdout.split("\0") if (ROOT / name).is_file() and not LEFT_OUT.match(name)
+    ]
     for name in kept:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target)
-    text = (folder / "README.md").read_text(encoding="utf-8")
-    for pattern, instead in README.items():
-        text = re.sub(pattern, instead, text)
-    (folder / "README.md").write_text(text, encoding="utf-8")
+    for name, changes in TEXTS.items():
+        text = (folder / name).read_text(encoding="utf-8")
+        for pattern, instead in changes.items():
+            text = re.sub(pattern, instead, text)
+        (folder / name).write_text(text, encoding="utf-8")
+    notebooks = folder / "notebooks" / "exercises"
+    notebooks.mkdir()
+    for name in all_names():
+        text = build_notebooks.text_of(build_notebooks.build_student(source_of(name)))
+        (notebooks / f"{name}.ipynb").write_text(text, encoding="utf-8")
     take_solutions_out(folder)
-    return len(kept)
+    return len(kept) + len(all_names())
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:

@@ -4,6 +4,8 @@ import importlib
 import itertools
 import linecache
 import random
+import re
+import subprocess
 import sys
 
 import pytest
@@ -12,11 +14,12 @@ from exercises import grading
 from exercises.capstone import decisions, scoreboard, your_engine
 from exercises.capstone.parts import COMPLETE, PARTS, folder, make_folder, parts, put
 from exercises.capstone.recorder import Recorder
-from exercises.classroom.submission import cells_of_answer, is_copied
+from exercises.classroom.submission import cells_of_answer, is_copied, submit
 from exercises.grading import NotYet, Verdict, check
 from exercises.judging import sources
 from exercises.judging.plain_runs import run_cells
 from exercises.judging.sources import all_sources, source_of
+from exercises.publishing import build_notebooks, student_edition
 from exercises.publishing.build_notebooks import build_solution
 from exercises.publishing.student_edition import write_edition
 from labkit.errors import LabError
@@ -184,21 +187,36 @@ def test_a_recording_has_what_the_glass_engine_shows():
 
 
 def test_an_edition_for_students_holds_no_solution_and_knows_copies(tmp_path, monkeypatch):
-    assert write_edition(tmp_path / "course") > 500
-    assert not [*(tmp_path / "course").glob("notebooks/solutions/*.ipynb")]
+    """Though the teacher has done an exercise in the course, and keeps a second solution beside it."""
+    full, course = tmp_path / "full", tmp_path / "course"
+    subprocess.run(["git", "clone", "-q", ROOT, full], check=True)
+    solved = (full / "notebooks" / "solutions" / "p1e1_pairs.ipynb").read_bytes()
+    for name in ("p1e1_pairs", "my_pairs"):
+        (full / "notebooks" / "exercises" / f"{name}.ipynb").write_bytes(solved)
+    subprocess.run(["git", "add", "."], cwd=full, check=True)
+    monkeypatch.setattr(student_edition, "ROOT", full)
+    monkeypatch.setattr(build_notebooks, "NOTEBOOKS", full / "notebooks")
+    assert write_edition(course) > 500
+    assert not [*course.glob("notebooks/solutions/*.ipynb")]
     for source in all_sources():
-        text = (tmp_path / "course" / source.relative_to(ROOT)).read_text()
+        text = (course / source.relative_to(ROOT)).read_text()
         assert "# BEGIN SOLUTION" not in text and "check(" in text
-    readme = (tmp_path / "course" / "README.md").read_text()
-    assert "notebooks/solutions" not in readme and "TEACHING" not in readme
-    assert "ask your teacher" in readme
-    assert not (tmp_path / "course" / "docs" / "TEACHING.md").exists()
+    assert {p.stem for p in course.glob("notebooks/exercises/*")} == set(sources.all_names())
+    with pytest.raises(LabError, match="no answer yet"):
+        submit("ada", course / "notebooks" / "exercises")
+    told = "".join(file.read_text("utf-8") for file in [course / "README.md", *course.glob("*/README.md")])
+    assert not re.search("for teachers|TEACHING|same notebooks, solved|notebooks/solutions", told)
+    assert "ask your teacher" in told and not (course / "docs" / "TEACHING.md").exists()
     copied = cells_of_answer(build_solution(source_of("p1e1_pairs")))
-    monkeypatch.setattr(sources, "SOURCES", tmp_path / "course" / "exercises")
-    monkeypatch.setattr(sources, "PACKED", tmp_path / "course" / "exercises" / "solutions.bin")
+    monkeypatch.setattr(sources, "SOURCES", course / "exercises")
+    monkeypatch.setattr(sources, "PACKED", course / "exercises" / "solutions.bin")
     assert is_copied("p1e1_pairs", copied)
     with pytest.raises(LabError, match="exists already"):
-        write_edition(tmp_path / "course")
+        write_edition(course)
+    companion = full / "notebooks" / "phase1_tokens_embeddings.ipynb"
+    companion.write_text(companion.read_text("utf-8").replace("Guess", "My guess"), "utf-8")
+    with pytest.raises(LabError, match="holds work of yours"):
+        write_edition(tmp_path / "another")
 
 
 @pytest.mark.parametrize(
