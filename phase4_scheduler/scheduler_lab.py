@@ -1,19 +1,10 @@
 """The scheduler: which requests compute how many tokens in the next step, and in which blocks.
 
-A step of the model computes a few hundred tokens, of any requests. The scheduler chooses them before each step. It knows
-nothing of tensors.
+A step of the model computes a few hundred tokens, of any requests. The scheduler chooses them before each step, by the three
+limits and the three rules in engine/scheduler.py. It knows nothing of tensors.
 
-Three limits apply: the token budget of a step, the number of requests that may run at a time, and the
-free blocks of the KV cache. Its rules, in the order in which they apply:
-
-    1. Running requests continue, in their order. If the blocks run out, the request admitted last is preempted.
-    2. If none was preempted, waiting requests are admitted from the head of the queue.
-    3. A long prompt takes what is left of the budget, and the rest in later steps (chunked prefill).
-
-The decisions equal those of the real vLLM 0.32, step by step, on 150 recorded workloads.
-
-The script runs a scheduler without a model: a budget shared between a long prompt and short
-answers, a preemption, and what each policy does with an urgent request.
+The script runs a scheduler without a model: a budget shared between a long prompt and a short
+answer (the table of chapter 3), a preemption, and what each policy does with an urgent request.
 
 Source: vllm/v1/core/sched/scheduler.py; Kwon et al. (2023), section 4.5; for chunked prefill, Agrawal et
 al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve" (2024), section 4.

@@ -8,14 +8,13 @@ Everything in this course was built to decide as vLLM decides. Here the real one
 
 `benchmarks/serving_benchmark.py` says which of the two is faster.
 
-vLLM may live in an environment of its own (it pins its own torch): --vllm-python ENV/bin/python. Where it is
-not installed, the script says how to get it, and that is all it does.
+Where vLLM is not installed, the script says how to get it, and that is all it does.
 """
 
 from typing import Any
 
 from labkit.lab import Lab, run_lab
-from phase5_real_gpu.benchmarks.vllm_process import INSTALL, find_vllm
+from phase5_real_gpu.benchmarks.vllm_process import INSTALL, add_timeout, find_vllm
 from phase5_real_gpu.measuring.engine_cases import default_dtype
 from phase5_real_gpu.story.vllm_story import check_decisions
 
@@ -23,7 +22,7 @@ from phase5_real_gpu.story.vllm_story import check_decisions
 def story(lab: Lab) -> None:
     python = find_vllm(lab.args.vllm_python)
     if python is None:
-        lab.say(INSTALL)
+        lab.say(f"vLLM is not installed. {INSTALL} Then --vllm-python ENV/bin/python.")
         for claim, question in (
             ("vllm-same-tokens", "greedy tokens that differ from vLLM's, on tales"),
             ("vllm-same-schedule", "steps that are scheduled differently from vLLM's"),
@@ -37,6 +36,7 @@ def story(lab: Lab) -> None:
 
 def add_arguments(parser: Any) -> None:
     parser.add_argument("--vllm-python", metavar="PATH", help="python of an environment that holds vLLM")
+    add_timeout(parser)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -15,7 +15,7 @@ from exercises.capstone.decisions import workloads
 from labkit.errors import LabError
 from labkit.models import find_model
 from labkit.paths import ROOT
-from phase5_real_gpu.benchmarks.vllm_process import Worker
+from phase5_real_gpu.benchmarks.vllm_process import VERSION, Worker
 
 WORKLOADS = 20
 SCHEDULER = "exercises.capstone.vllm_policy.PolicyScheduler"
@@ -27,27 +27,21 @@ SETTINGS = dict(
 )  # fmt: skip
 
 
-def compare_policies(console: Console, python: Path, policy: str) -> int:
+def compare_policies(console: Console, python: Path, policy: str, timeout: int) -> int:
     """Serve the same requests with vLLM's order and with the policy's.
 
     Args:
         policy: FILE:CLASS.
+        timeout: seconds, see `Worker`.
 
     Raises:
         LabError: this Python cannot be run or holds no vLLM, or the policy failed in it.
     """
-    if not python.is_file():
-        raise LabError(f"no python at {python}: give ENV/bin/python of an environment that holds vLLM 0.32")
     file, _, name = policy.rpartition(":")
     if not Path(file).is_file():
         raise LabError(f"no policy at {policy!r}: give FILE:CLASS, such as my_engine/policy.py:Policy")
     os.environ |= {"PYTHONPATH": str(ROOT), "LAB_POLICY": f"{Path(file).resolve()}:{name}"}
-    with console.status("vLLM decides recorded workloads with your policy ..."):
-        differ = [step for step in replay(python) if step is not None]
-    console.print(
-        f"With your policy vLLM decides {WORKLOADS - len(differ)} of {WORKLOADS} recorded workloads as with its own order, "
-        "first come, first served."
-    )
+    python = python.absolute()
     table = Table(box=None, pad_edge=False)
     for column in ("vLLM's own metrics", "built-in order", "your policy"):
         table.add_column(column, justify="left" if column.startswith("vLLM") else "right")
@@ -56,13 +50,23 @@ def compare_policies(console: Console, python: Path, policy: str) -> int:
     for kind in ({}, {"scheduler_cls": SCHEDULER}):
         with (
             console.status("vLLM serves tales ..."),
-            Worker(str(python), model=str(find_model("tales")), **SETTINGS, **kind) as vllm,
+            Worker(str(python), timeout=timeout, model=str(find_model("tales")), **SETTINGS, **kind) as vllm,
         ):
+            if not vllm.version.startswith(VERSION) and not found:
+                console.print(
+                    f"This is vLLM {vllm.version}; the recordings are of {VERSION}: decisions may differ."
+                )
             vllm.ask("serve", requests=requests)
             found.append(vllm.ask("metrics"))
     for name, value in found[0].items():
         table.add_row(name, f"{value:,.3g}", f"{found[1][name]:,.3g}")
     console.print(table)
+    with console.status("vLLM decides recorded workloads with your policy ..."):
+        differ = [step for step in replay(python) if step is not None]
+    console.print(
+        f"With your policy vLLM decides {WORKLOADS - len(differ)} of {WORKLOADS} recorded workloads as with its own order, "
+        "first come, first served."
+    )
     return 0
 
 

@@ -33,6 +33,7 @@ from labkit.terminal import Page, escape, run
 from phase2_attention_kvcache.model import SamplingParams, generate_naive
 from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.story.windows import BEGINNINGS
+from phase5_real_gpu.benchmarks.vllm_process import INSTALL, add_timeout
 
 WORKLOADS = 40  # of the recordings
 TOKENS = 48  # of each answer
@@ -171,7 +172,7 @@ def show(a: argparse.Namespace) -> int:
     if a.in_vllm:
         from exercises.capstone.in_vllm import compare_policies
 
-        return compare_policies(console, a.in_vllm, a.policy or f"{folder() / 'policy.py'}:Policy")
+        return compare_policies(console, a.in_vllm, a.policy or f"{folder() / 'policy.py'}:Policy", a.timeout)
     module = load()
     if a.scoreboard:
         from exercises.capstone.scoreboard import show_scores
@@ -194,12 +195,13 @@ def main(argv: Sequence[str] | None = None) -> int | None:
         "--prompt", default="Once upon a time there was a king who", help="the beginning of the story"
     )
     parser.add_argument(
-        "--in-vllm", metavar="PYTHON", type=Path, help="the Python of an environment with vLLM 0.32"
+        "--in-vllm", metavar="PYTHON", type=Path, help=f"the Python of an environment with vLLM. {INSTALL}"
     )
     parser.add_argument("--scoreboard", action="store_true", help="goodput on a fixed trace, beside rivals")
     parser.add_argument(
         "--policy", metavar="FILE:CLASS", help="another policy than my_engine/policy.py:Policy"
     )
+    add_timeout(parser)
     args = parser.parse_args(argv)
     return run(lambda: show(args))
 

@@ -1,4 +1,4 @@
-"""Three policies for the real vLLM, beside your own in my_engine/policy.py: `lab mine --in-vllm PYTHON --policy FILE:CLASS`."""
+"""Policies for the real vLLM, beside your own in my_engine/policy.py: `lab mine --in-vllm PYTHON --policy FILE:CLASS`."""
 
 from typing import Any
 

@@ -1,4 +1,8 @@
-"""A learner's `Policy` inside the real vLLM 0.32: vllm serve MODEL --scheduler-cls exercises.capstone.vllm_policy.PolicyScheduler
+"""A learner's `Policy` inside the real vLLM 0.32:
+
+    vllm serve MODEL --no-async-scheduling --scheduler-cls exercises.capstone.vllm_policy.PolicyScheduler
+
+It decides synchronously. So serve with --no-async-scheduling what you compare it with, too: vLLM's default on a GPU is asynchronous.
 
 It runs in vLLM's own environment, with the repository in PYTHONPATH, and imports nothing of the course. The environment variable
 LAB_POLICY is FILE:CLASS, such as my_engine/policy.py:Policy.

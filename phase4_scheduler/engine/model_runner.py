@@ -81,7 +81,7 @@ class ModelRunner:
     Args:
         seed: of the random numbers for requests without a seed of their own.
 
-    Source: vllm/v1/worker/gpu_model_runner.py.
+    Source: vllm/v1/worker/gpu/model_runner.py (Model Runner V2) and gpu_model_runner.py (V1).
     """
 
     def __init__(self, model: Transformer, kv_cache: PagedCache, seed: int = 0) -> None:

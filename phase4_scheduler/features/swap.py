@@ -2,7 +2,7 @@
 
 Changes: nothing of a victim is computed again, as long as the swap space has room for its blocks; otherwise it is
 recomputed, as without this feature.
-Attaches to: `Scheduler.forget_computed`, `find_computed`, `reserve`, `room`; `EngineCore.execute`. The blocks: phase 3,
+Attaches to: `Scheduler.forget_computed`, `find_computed`, `reserve`; `EngineCore.execute`. The blocks: phase 3,
 sharing/swap.py.
 
 Source: Kwon et al. (2023), section 4.5.

@@ -68,31 +68,33 @@ def draw(played: Played, requests: list[str], first: int, last: int, budget: int
 def one_budget_for_all(lab: Lab) -> None:
     lab.title("One budget for all")
     budget = 16
-    rest = budget - 2
-    lab.say(f"""A step may compute {budget} tokens. Ann and Ben are in the middle of their answers. In step 3 Lea comes
-        with a prompt of 40 tokens. Running requests go first, and each needs only one token. Lea gets the rest.""")
-    arrivals = {1: [ask("Ann", 3, 12), ask("Ben", 4, 12)], 3: [ask("Lea", 40, 4)]}
+    rest = budget - 1
+    lab.say(f"""A step may compute {budget} tokens. bob is in the middle of its answer. In step 2 alice arrives
+        with a prompt of 37 tokens. Running requests go first, and bob needs only one token. alice gets the rest.""")
+    arrivals = {1: [ask("bob", 4, 12)], 2: [ask("alice", 37, 4)]}
     played = play(arrivals, max_num_batched_tokens=budget)
     lab.predict(
         claim="shared-budget",
-        question=f"Lea's 40 tokens at a budget of {budget}, beside two answers. Tokens in her first three steps",
-        predicted=[min(rest, max(1, 40 - i * rest)) for i in range(3)],
-        measured=[step["Lea"] for step in played.steps if "Lea" in step][:3],
-        note="Two tokens of the budget go to Ann and Ben, every time. The step in which her prompt is complete, "
-        f"number {played.first_step['Lea']}, gives her first word as well.",
+        question=f"alice's 37 tokens at a budget of {budget}, beside an answer. Tokens in its first three steps",
+        predicted=[min(rest, max(1, 37 - i * rest)) for i in range(3)],
+        measured=[step["alice"] for step in played.steps if "alice" in step][:3],
+        note="One token of the budget goes to bob, every time. The step in which alice's prompt is complete, "
+        f"number {played.first_step['alice']}, samples its first new token as well.",
     )
-    lab.show(draw(played, ["Ann", "Ben", "Lea"], 1, 8, budget))
-    lab.say("""Nothing here says "prefill" or "decode". Each request has tokens that are not computed yet: Lea's 40,
-        Ann's 1. One rule serves both.""")
+    lab.show(draw(played, ["bob", "alice"], 1, 8, budget))
+    lab.say("""Nothing here says "prefill" or "decode". Each request has tokens that are not computed yet: alice 37,
+        bob 1. One rule serves both.""")
     lab.record(shared_budget=played.steps)
 
 
 def memory_runs_short(lab: Lab) -> None:
     lab.title("Memory runs short: a request is preempted")
-    lab.say("""Now the memory has 10 blocks, 40 tokens. Ann and Ben bring 14 tokens each and both get in. But
+    lab.say("""Now the memory has 10 blocks, 40 tokens. bob and alice bring 14 tokens each and both get in. But
         answers grow, and their lengths are not known beforehand.""")
     cached, plain = (
-        play({1: [ask("Ann", 14, 10), ask("Ben", 14, 12)]}, num_blocks=11, max_model_len=40, caching=caching)
+        play(
+            {1: [ask("bob", 14, 10), ask("alice", 14, 12)]}, num_blocks=11, max_model_len=40, caching=caching
+        )
         for caching in (True, False)
     )
     (step, preempted), *_ = cached.preempted
@@ -100,23 +102,23 @@ def memory_runs_short(lab: Lab) -> None:
     lab.predict(
         claim="preempted",
         question="each writes one word a step. In which step is there no block left, and whose request is preempted",
-        predicted=[20 - 14 + 2, "Ben"],
+        predicted=[20 - 14 + 2, "alice"],
         measured=[step, preempted],
         note="Step 1 computes the prompts, step 2 the 15th token, step 8 the 21st: both need a sixth block and "
         "there are ten. The request admitted last is preempted, because earlier requests are nearer to their end.",
     )
-    again = {name: _on_return(p, "Ben") for name, p in (("with", cached), ("without", plain))}
+    again = {name: _on_return(p, "alice") for name, p in (("with", cached), ("without", plain))}
     lab.predict(
         claim="recomputed",
-        question="Ben has 21 tokens when he comes back. How many must be computed: without a prefix cache, with it",
+        question="alice has 21 tokens when it comes back. How many must be computed: without a prefix cache, with it",
         predicted=[21, 21 - 4 * 4],
         measured=[again["without"][1], again["with"][1]],
-        note="His blocks are in the free list and keep their hashes. Ann took one meanwhile: his last, since the ends "
+        note="Its blocks are in the free list and keep their hashes. bob took one meanwhile: the last, since the ends "
         "of texts are given away first. The four before it are hit, as if they were a shared system prompt.",
     )
-    lab.show(draw(cached, ["Ann", "Ben"], step - 2, again["with"][0] + 2))
-    lab.say(f"""Ben's user sees a pause of {again["with"][0] - step} steps in the middle of a sentence, and no word is
-        different. The alternative is to move his blocks to main memory and back (preemption="swap").""")
+    lab.show(draw(cached, ["bob", "alice"], step - 2, again["with"][0] + 2))
+    lab.say(f"""The user of alice sees a pause of {again["with"][0] - step} steps in the middle of a sentence, and no word is
+        different. The alternative is to move the blocks to main memory and back (preemption="swap").""")
     lab.record(preempted=cached.preempted, returned=again)
 
 
@@ -128,23 +130,23 @@ def _on_return(played: Played, request_id: str) -> tuple[int, int]:
 
 def urgent_first(lab: Lab) -> None:
     lab.title("Which request goes first")
-    lab.say("""Two requests may run at a time (max_num_seqs). Four come at once, of 10 words each. In step 3 comes Zoe:
-        she is urgent (priority -1, all others 0; the smallest number goes first).""")
+    lab.say("""Two requests may run at a time (max_num_seqs). Four come at once, of 10 words each. In step 3 comes zoe:
+        it is urgent (priority -1, all others 0; the smallest number goes first).""")
     first, rows = {}, []
     for policy in ("fcfs", "priority"):
-        names = ["Ann", "Ben", "Cal", "Dan"]
-        arrivals = {1: [ask(n, 4, 10) for n in names], 3: [ask("Zoe", 4, 5, priority=-1)]}
+        names = ["alice", "bob", "carol", "dan"]
+        arrivals = {1: [ask(n, 4, 10) for n in names], 3: [ask("zoe", 4, 5, priority=-1)]}
         played = play(arrivals, max_num_seqs=2, policy=policy)
-        first[policy] = played.first_step["Zoe"]
-        rows.append([policy, *(played.first_step[n] for n in [*names, "Zoe"])])
+        first[policy] = played.first_step["zoe"]
+        rows.append([policy, *(played.first_step[n] for n in [*names, "zoe"])])
     lab.predict(
         claim="urgent",
-        question="step with Zoe's first word: first come first served, and by priority",
+        question="step with zoe's first word: first come first served, and by priority",
         predicted=[21, 11],
         measured=[first["fcfs"], first["priority"]],
-        note="Under fcfs four others run before her, two at a time: two rounds of 10 steps. Priority lets her pass "
-        "waiting requests, not running ones: she waits until Ann is done. Only missing memory preempts a request.",
+        note="Under fcfs four others run before zoe, two at a time: two rounds of 10 steps. Priority lets zoe pass "
+        "waiting requests, not running ones: it waits until alice is done. Only missing memory preempts a request.",
     )
-    lab.table("Step of the first word", ["policy", "Ann", "Ben", "Cal", "Dan", "Zoe"], rows)
+    lab.table("Step of the first word", ["policy", *names, "zoe"], rows)
     lab.say("""What it costs: priority moves the waiting from urgent requests to the others
         and does not reduce it. A larger batch, more memory or more machines do.""")

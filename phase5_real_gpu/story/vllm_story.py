@@ -6,9 +6,8 @@ from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import Transformer
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu.benchmarks import vllm_checks as checks
-from phase5_real_gpu.benchmarks.vllm_process import Worker
+from phase5_real_gpu.benchmarks.vllm_process import VERSION, Worker
 
-VERIFIED = "0.32"  # the version whose decisions the tests of Phase 4 replay
 PROMPTS = (
     "Once upon a time there was a king who had three",
     "The wolf said to the",
@@ -36,7 +35,7 @@ def check_decisions(lab: Lab, python: str, device: str, dtype: str) -> None:
     lab.say("The real vLLM starts and answers: a minute or two.")
     with Worker(
         python, in_process=True, model=str(folder), dtype=dtype, skip_tokenizer_init=True,
-        enable_prefix_caching=True, gpu_memory_utilization=0.4, **settings,
+        enable_prefix_caching=True, gpu_memory_utilization=0.4, timeout=lab.args.timeout, **settings,
     ) as vllm:  # fmt: skip
         recorded = vllm.ask("schedule", requests=requests)  # first: its cache is untouched
         version, their_answers = vllm.version, vllm.ask("generate", prompts=prompts, **question)["answers"]
@@ -46,7 +45,7 @@ def check_decisions(lab: Lab, python: str, device: str, dtype: str) -> None:
     differences = checks.compare_tokens(checks.our_answers(engine, prompts, **question), their_answers)
 
     lab.title(f"Decisions of vLLM {version} and ours: tales, {dtype}, {device}")
-    known = version.startswith(VERIFIED)
+    known = version.startswith(VERSION)
     total = sum(map(len, their_answers))
     lab.predict(
         claim="vllm-same-tokens",
@@ -67,7 +66,7 @@ def check_decisions(lab: Lab, python: str, device: str, dtype: str) -> None:
         kind="structure" if known else "timing",
         note=f"""Compared in each step: which request computes how many tokens, in what order, what was computed
             before, block ids, preemptions ({preemptions} in all), both queues, free blocks.
-            {"" if known else f"(The course follows vLLM {VERIFIED}; others may decide differently.)"}""",
+            {"" if known else f"(The course follows vLLM {VERSION}; others may decide differently.)"}""",
     )
     if difference:
         lab.show(f"first in step {difference.step}, {difference.what}:\n"
