@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from exercises.capstone.decisions import workloads
 from labkit.errors import LabError
@@ -42,11 +42,9 @@ def compare_policies(console: Console, python: Path, policy: str, timeout: int) 
         raise LabError(f"no policy at {policy!r}: give FILE:CLASS, such as my_engine/policy.py:Policy")
     os.environ |= {"PYTHONPATH": str(ROOT), "LAB_POLICY": f"{Path(file).resolve()}:{name}"}
     python = python.absolute()
-    table = Table(box=None, pad_edge=False)
-    for column in ("vLLM's own metrics", "built-in order", "your policy"):
-        table.add_column(column, justify="left" if column.startswith("vLLM") else "right")
-    requests = make_requests()
-    found = []
+    ways = (Column(name, justify="right") for name in ("built-in order", "your policy"))
+    table = Table("vLLM's own metrics", *ways, box=None, pad_edge=False)
+    requests, found = make_requests(), []
     for kind in ({}, {"scheduler_cls": SCHEDULER}):
         with (
             console.status("vLLM serves tales ..."),

@@ -191,16 +191,11 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     parser = argparse.ArgumentParser(
         prog="lab mine", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--prompt", default="Once upon a time there was a king who", help="the beginning of the story"
-    )
-    parser.add_argument(
-        "--in-vllm", metavar="PYTHON", type=Path, help=f"the Python of an environment with vLLM. {INSTALL}"
-    )
-    parser.add_argument("--scoreboard", action="store_true", help="goodput on a fixed trace, beside rivals")
-    parser.add_argument(
-        "--policy", metavar="FILE:CLASS", help="another policy than my_engine/policy.py:Policy"
-    )
+    add = parser.add_argument
+    add("--prompt", default="Once upon a time there was a king who", help="the beginning of the story")
+    add("--in-vllm", metavar="PYTHON", type=Path, help=f"the Python of an environment with vLLM. {INSTALL}")
+    add("--scoreboard", action="store_true", help="goodput on a fixed trace, beside rivals")
+    add("--policy", metavar="FILE:CLASS", help="another policy than my_engine/policy.py:Policy")
     add_timeout(parser)
     args = parser.parse_args(argv)
     return run(lambda: show(args))

@@ -78,9 +78,8 @@ class Worker:
         first = self._answer()
         if "missing" in first:
             self.stop()
-            raise LabError(
-                f"{python} holds no {package}: give another python. {INSTALL if package == 'vLLM' else ''}"
-            )
+            install = f" {INSTALL}" if package == "vLLM" else ""
+            raise LabError(f"{python} holds no {package}: give another python.{install}")
         self.version: str = first["ready"]
 
     def __enter__(self) -> Worker:
