@@ -129,13 +129,14 @@ def mask_in_the_engine(mask: Callable) -> None:
     # A character for each byte: those of other scripts have no moves.
     texts = ["" if i in special else t.decode("latin-1") for i, t in enumerate(tokenizer.token_bytes)]
 
-    def read(answer: RequestGrammar, token_ids: Sequence[int]) -> None:
+    def read(answer: RequestGrammar, token_ids: Sequence[int], *_: Any) -> None:
         answer.state = 0
         for character in "".join(texts[token] for token in token_ids):
             answer.state = MOVES[answer.state][character]
 
-    def banned(_: Any, asked: Sequence[tuple[RequestGrammar, Sequence[int]]]) -> np.ndarray:
-        return ~np.array([mask(MOVES, {6}, answer.state, texts, end) for answer, _ in asked])
+    def allowed(_: Any, asked: Sequence[tuple[RequestGrammar, Sequence[int]]]) -> np.ndarray:
+        masks = [mask(MOVES, {6}, answer.state, texts, end) for answer, _ in asked]
+        return np.packbits(masks, axis=1, bitorder="little")
 
     def answers() -> list[list[int]]:
         engine = LLMEngine(model, tokenizer, EngineConfig(num_blocks=100), structured_tokenizer=tokenizer)
@@ -144,7 +145,7 @@ def mask_in_the_engine(mask: Callable) -> None:
         return [output.token_ids for output in engine.generate(["They will meet at"] * 6, params)]
 
     course = answers()
-    with patch.object(RequestGrammar, "read", read), patch.object(GrammarCompiler, "banned", banned):
+    with patch.object(RequestGrammar, "read", read), patch.object(GrammarCompiler, "allowed", allowed):
         yours = answers()
     for one, other in zip(yours, course, strict=True):
         same_or_stop(one, other, says="under your mask other tokens came out")

@@ -6,6 +6,7 @@ import json
 import time
 
 import jsonschema
+import numpy as np
 from matplotlib.figure import Figure
 
 from labkit.figures import BLUE, MUTED, new_figure
@@ -51,7 +52,7 @@ def token_by_token(lab: Lab) -> LLMEngine:
     steps = []
     for i, token in enumerate(ids):
         grammar.read(ids[:i])
-        allowed = (~compiler.banned([(grammar, [])])[0]).nonzero()[0].tolist()
+        allowed = np.unpackbits(compiler.allowed([(grammar, [])]), bitorder="little").nonzero()[0].tolist()
         steps.append((engine.tokenizer.decode([token]), allowed))
     lab.say(f"""The schema wants a hero (one of three), an age and a wish. The model has {compiler.vocab_size:,} tokens.
         Before each token of its answer the grammar allows so many of them:""")

@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from phase4_scheduler.engine.core import EngineCore, EngineCoreOutput
@@ -18,6 +19,8 @@ from phase4_scheduler.engine.request import Request, RequestStatus
 from phase4_scheduler.engine.scheduler import Scheduled, Scheduler, SchedulerOutput
 from phase4_scheduler.features.structured_output.grammar import LazyCompiler, RequestGrammar
 
+# By a byte of a mask, how high the logits of its eight tokens may be: [256, 8].
+CEILINGS = torch.where(torch.arange(256)[:, None] >> torch.arange(8) & 1 == 1, torch.inf, -torch.inf)
 LONGEST_PAUSE = 0.05  # seconds in which an engine that waits for a grammar alone hears no command
 
 
@@ -94,42 +97,40 @@ class StructuredRunner(ModelRunner):
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        self._masked: list[int] = []  # rows of the step, and what is banned in each
-        self._banned = torch.empty(0)
+        self._asking: list[tuple[Scheduled, int]] = []  # in this step, and the first row of each
 
     def sample(self, scheduled: Sequence[Scheduled], batch: StepBatch, hidden: Tensor) -> list[Sampled]:
-        asked, rows = [], []
-        for s, first in zip(scheduled, batch.first_rows, strict=True):
-            request = s.request
-            if s.samples and (future := grammar_of(request)):
-                grammar = future.result()
-                if mask := mask_under_way(request):
-                    mask.result()  # it was preempted, and is back before its mask
-                grammar.read(request.output_token_ids)
-                certain = len(request.token_ids) - s.num_computed  # the tokens behind them are drafts
-                drafts = s.token_ids[certain:]
-                asked.append((grammar, drafts))
-                rows += range(first + certain - 1, first + certain + len(drafts))
-        if not asked:
-            return super().sample(scheduled, batch, hidden)
-        self._banned = torch.from_numpy(self.compiler().banned(asked)).to(hidden.device)
-        self._masked = rows
+        rows = zip(scheduled, batch.first_rows, strict=True)
+        self._asking = [(s, first) for s, first in rows if s.samples and grammar_of(s.request)]
         try:
             return super().sample(scheduled, batch, hidden)
         finally:
-            self._masked = []
+            self._asking = []
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor, rows: Sequence[int]) -> Tensor:
-        logits = super().logits(hidden, rows)
-        if not self._masked:
+        # Launched first: a GPU computes them beside the masks, and a CPU's threads have not gone to sleep.
+        logits, asked, masked = super().logits(hidden, rows), [], []
+        for s, first in self._asking:
+            request = s.request
+            grammar = grammar_of(request).result()
+            if mask := mask_under_way(request):
+                mask.result()  # it was preempted, and is back before its mask
+            grammar.read(request.output_token_ids)
+            certain = len(request.token_ids) - s.num_computed  # the tokens behind them are drafts
+            drafts = s.token_ids[certain:]
+            asked.append((grammar, drafts))
+            masked += range(first + certain - 1, first + certain + len(drafts))
+        if set(masked).isdisjoint(rows):
             return logits
-        if self._masked == list(rows):
-            return logits.masked_fill_(self._banned, -torch.inf)
-        place = {row: i for i, row in enumerate(self._masked)}
-        if at := [i for i, row in enumerate(rows) if row in place]:
-            banned = self._banned[[place[rows[i]] for i in at]]
-            logits[at] = logits[at].masked_fill(banned, -torch.inf)
+        allowed = torch.from_numpy(self.compiler().allowed(asked)).to(logits.device)
+        # Eight tokens at a time: with an irregular mask, `masked_fill` takes five times as long as this and `minimum`.
+        ceilings = F.embedding(allowed.int(), CEILINGS.to(logits)).flatten(1)[:, : logits.shape[1]]
+        if masked == list(rows):
+            return torch.minimum(logits, ceilings)
+        place = {row: i for i, row in enumerate(masked)}
+        at = [i for i, row in enumerate(rows) if row in place]
+        logits[at] = torch.minimum(logits[at], ceilings[[place[rows[i]] for i in at]])
         return logits
 
 
