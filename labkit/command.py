@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from labkit.catalog import LEVELS, SCRIPTS, Level, first_line, is_script, select
+from labkit.catalog import LEVELS, SCRIPTS, all_scripts, first_line, is_script, select
 from labkit.claims import CLAIMS, SOURCES, measured_claims, reference_run, values_of, verdict_of
 from labkit.course import run_script, take_course
 from labkit.errors import LabError
@@ -47,12 +47,13 @@ PROGRAMS = {  # each has its own options, which --help lists
 OUTCOMES = {0: "[green]ok[/]", 1: "[red]a prediction failed[/]", 2: "[yellow]could not run[/]"}
 
 
-def list_scripts(console: Console, level: Level | None) -> int:
-    """List the scripts, or those of a level, each with its subject."""
+def list_scripts(console: Console, word: str | None) -> int:
+    """List the scripts, or those of a level or a phase, each with its subject."""
+    chosen = all_scripts(word) if word in LEVELS else select([word] if word else [])
     for phase, names in SCRIPTS.items():
         table = titled(phase, show_header=False, box=None)
         for name, its_level in names.items():
-            if level in (None, its_level):
+            if ROOT / phase / name in chosen:
                 table.add_row(f"  {name}", f"[dim]{its_level}[/]", escape(first_line(ROOT / phase / name)))
         if table.rows:
             console.print(table)
@@ -61,7 +62,7 @@ def list_scripts(console: Console, level: Level | None) -> int:
         console.print(f"[bold]{name}[/]: {meaning}", highlight=False)
     console.print(
         "Run a script: python PHASE/SCRIPT, or `lab run SCRIPT`; --help explains every script. "
-        "`lab list core` lists one level, `lab next` the next step."
+        "`lab list core` lists one level, `lab list 1` one phase, `lab next` the next step."
     )
     return 0
 
@@ -186,8 +187,8 @@ def exercises(command: str, *words: str) -> int:
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="lab", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    commands.add_parser("list", help="all scripts, or those of a level, with their subjects").add_argument(
-        "level", nargs="?", choices=list(LEVELS), help="one level only"
+    commands.add_parser("list", help="all scripts, or some, with their subjects").add_argument(
+        "word", nargs="?", metavar="LEVEL|PHASE", help=f"one level ({', '.join(LEVELS)}) or phase only"
     )
     run_these = commands.add_parser(
         "run",
@@ -209,6 +210,7 @@ def build_parser() -> argparse.ArgumentParser:
     a_notebook = "its path, its name or its number, such as p1e1_pairs or 1.1"
     for name, word, means, does in (
         ("check", "notebook", a_notebook, "run a notebook from top to bottom, and report the results"),
+        ("hint", "exercise", "its name or number", "show the next hint, as hint(...) does in a notebook"),
         ("reset", "notebook", a_notebook, "write a fresh exercise notebook; your old one is kept"),
         ("submit", "name", "your name, such as 'Ada Lovelace'", "write one file with all your answers"),
         ("grade", "folder", "with the submissions", "for teachers: run all answers again, and print a table"),
@@ -246,7 +248,7 @@ def _obey(argv: Sequence[str]) -> int:
     console = Page()
     match args.command:
         case "list":
-            return list_scripts(console, args.level)
+            return list_scripts(console, args.word)
         case "course":
             return take_course(console, None if args.all else "core")
         case "claims":

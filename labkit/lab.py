@@ -44,6 +44,7 @@ class Lab:
         self.predictions: list[Prediction] = []
         self.results: dict[str, Any] = {}
         self.figures: list[Path] = []
+        self._waited = 0.0  # seconds for the learner's guesses
         self._spaced = True  # whether the last line printed was empty or a heading
         self._named: set[str] = set()  # letters of the articles whose titles were printed
 
@@ -172,10 +173,12 @@ class Lab:
             f"\n[bold]Your guess:[/] {escape(p.question)}{escape(unit)}  [dim](Enter to skip)[/]"
         )
         while True:
+            asked = time.perf_counter()
             try:
                 text = input("  > ")
             except EOFError:
                 return
+            self._waited += time.perf_counter() - asked
             if not text.strip():
                 return
             try:
@@ -363,6 +366,6 @@ def run_lab(
             torch.manual_seed(lab.seed)
         began = time.perf_counter()
         story(lab)
-        return lab.close(time.perf_counter() - began)
+        return lab.close(time.perf_counter() - began - lab._waited)
 
     return run(tell)

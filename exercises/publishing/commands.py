@@ -1,8 +1,9 @@
-"""`lab progress`, `lab next`, `lab check NOTEBOOK` and `lab reset NOTEBOOK`."""
+"""`lab progress`, `lab next`, `lab check NOTEBOOK`, `lab hint EXERCISE` and `lab reset NOTEBOOK`."""
 
 import re
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from exercises.judging import progress
 from exercises.judging.sources import all_names, all_sources, name_of, source_of, the_one, title_of
-from labkit.catalog import CORE_EXERCISES, LEVELS, SCRIPTS, Level, chapters_of, first_line
+from labkit.catalog import CORE_EXERCISES, LEVELS, SCRIPTS, chapters_of, first_line
 from labkit.errors import LabError
 from labkit.paths import ROOT, short, write_whole
 from labkit.reports import all_predictions, was_run_in_full
@@ -67,17 +68,21 @@ def show_progress(console: Console) -> int:
     return 0
 
 
-def level_of(source: Path) -> Level:
+def level_of(source: Path) -> str:
     """Core or not by `CORE_EXERCISES`; else the level of the first chapter beyond the core that names the exercise."""
     number = title_of(source).split()[0]
     if number in CORE_EXERCISES:
         return "core"
-    for chapter in chapters_of(next(p for p in SCRIPTS if p.startswith(source.parent.name))):
-        heading = chapter.read_text(encoding="utf-8").split("\n\n")[1]
-        level = next(level for level in LEVELS if heading.startswith(f"*Level: {level}"))
-        if level != "core" and number in re.findall(r"[\d.]+[a-c]?", heading.partition("exercise")[2]):
-            return level
-    return "GPU" if source.parent.name == "phase5" else "deep"
+    phase = next(p for p in SCRIPTS if p.startswith(source.parent.name))
+    levels = (level for level, named in headings_of(phase) if level != "core" and number in named)
+    return next(levels, "GPU" if source.parent.name == "phase5" else "deep")
+
+
+@cache
+def headings_of(phase: str) -> list[tuple[str, list[str]]]:
+    """Return of each chapter its level, and the scripts and the numbers of exercises below its title."""
+    lines = [chapter.read_text(encoding="utf-8").split("\n\n")[1] for chapter in chapters_of(phase)]
+    return [(line.split()[1].rstrip("*"), re.findall(r"\w+\.py(?=`)|\d\.\d+[a-c]?", line)) for line in lines]
 
 
 def suggest_exercise(console: Console, source: Path, entry: dict[str, Any]) -> None:
@@ -89,26 +94,27 @@ def suggest_exercise(console: Console, source: Path, entry: dict[str, Any]) -> N
         console.print(f"      its notebook is missing: lab reset {name}")
     if entry["tries"]:
         console.print(f"      last diagnosis: {escape(entry['last'])}")
-        console.print(f'      stuck? In the notebook: hint("{name}")')
+        console.print(f"      stuck? lab hint {name}")
 
 
 # ------------------------------------------------------------------ lab next
 
 
 def show_next(console: Console, level: str) -> int:
-    """Print the next step of a path, the core and one level: in each phase first the scripts, then the exercises."""
+    """Print the next step of a path, the core and one level: chapter by chapter, first its scripts, then its exercises."""
     path, notes = {"core", level}, progress.load()
     for phase, names in SCRIPTS.items():
-        for name, its_level in names.items():
-            script = ROOT / phase / name
-            if its_level in path and not was_run_in_full(script):
-                console.print(f"next: {script.stem} ({its_level}): {escape(first_line(script))}")
-                console.print(f"      lab run {script.stem} --predict")
+        named = [name for _, in_chapter in headings_of(phase) for name in in_chapter]
+        steps = [(name, ROOT / phase / name) for name in names]
+        steps += [(title_of(s).split()[0], s) for s in all_sources() if phase.startswith(s.parent.name)]
+        for name, step in sorted(steps, key=lambda it: named.index(it[0]) if it[0] in named else len(named)):
+            if name in names and names[name] in path and not was_run_in_full(step):
+                console.print(f"next: {step.stem} ({names[name]}): {escape(first_line(step))}")
+                console.print(f"      lab run {step.stem} --predict")
                 return 0
-        for source in all_sources():
-            entry = progress.FRESH | notes.get(name_of(source), {})
-            if phase.startswith(source.parent.name) and level_of(source) in path and not entry["solved"]:
-                suggest_exercise(console, source, entry)
+            entry = progress.FRESH | notes.get(name_of(step), {})
+            if name not in names and level_of(step) in path and not entry["solved"]:
+                suggest_exercise(console, step, entry)
                 return 0
     others = " or ".join(f"lab next {other}" for other in LEVELS if other not in path)
     console.print(f"[green]This path is complete.[/] Another one: {others}")
@@ -152,7 +158,7 @@ def check_notebook(console: Console, word: str) -> int:
     wrong = [cell for cell in bad if cell["error"] == "NotYet" and cell["boxes"]]
     waiting = len(bad) - len(own) - len(wrong)
     for cell in cells:
-        for text in cell["boxes"]:
+        for text in cell["boxes"] + [cell["printed"]] * ("engine" in cell["tags"] and bool(cell["printed"])):
             console.print(escape(text), soft_wrap=True)
     for cell in own[:1]:  # later cells mostly fail because of this one
         console.print(f"[red]Code cell {cell['number'] + 1} failed{cell['where']}:[/]")
@@ -195,7 +201,15 @@ def what_failed(cell: dict[str, Any], seconds: int) -> str:
     return f"{cell['error']}: {message}" if message else cell["error"]
 
 
-# ------------------------------------------------------------------ lab reset
+# ------------------------------------------------------------------ lab hint, lab reset
+
+
+def show_hint(console: Console, word: str) -> int:
+    """Show the next hint of an exercise, as `hint` does in its notebook."""
+    from exercises.grading import hint  # slow to load
+
+    hint(the_one(word, all_names(), "exercise", "; `lab progress` lists them"))
+    return 0
 
 
 def reset_notebook(console: Console, word: str) -> int:
@@ -244,9 +258,10 @@ def find_notebook(word: str, must_exist: bool = True) -> Path:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """progress | next LEVEL | check NOTEBOOK | reset NOTEBOOK; `lab` has the options."""
+    """progress | next LEVEL | check NOTEBOOK | hint EXERCISE | reset NOTEBOOK; `lab` has the options."""
     command, *words = sys.argv[1:] if argv is None else argv
-    does = {"progress": show_progress, "next": show_next, "check": check_notebook, "reset": reset_notebook}
+    does = {"progress": show_progress, "next": show_next, "check": check_notebook, "hint": show_hint}
+    does["reset"] = reset_notebook
     return run(lambda: does[command](Page(highlight=False), *words))
 
 

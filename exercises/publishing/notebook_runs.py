@@ -1,5 +1,6 @@
 """Runs a notebook in a fresh kernel, and reports the result of each cell."""
 
+import atexit
 import os
 import re
 import warnings
@@ -58,7 +59,13 @@ class Client(NotebookClient):
         env = os.environ | {"PYTHONPATH": path}
         # Set by a notebook that runs this: the pieces would expect a live kernel.
         env.pop("JPY_SESSION_NAME", None)
-        self.execute(env=env)
+        try:
+            self.execute(env=env)
+        except RuntimeError as error:
+            if self.begun >= 0:
+                raise
+            atexit.unregister(self._cleanup_kernel)  # nbclient leaves it there, and it would fail
+            raise LabError(f"Jupyter's kernel did not start ({error}): try again") from None
 
 
 def needs_gpu(cell: nbformat.NotebookNode) -> bool:
@@ -69,7 +76,7 @@ def run_notebook(path: Path, cell_seconds: float = CELL_SECONDS) -> list[dict[st
     """Run a notebook and return the result of each code cell. A slow cell is interrupted; after a failed cell the next one runs.
 
     Raises:
-        LabError: the file is no notebook.
+        LabError: the file is no notebook, or the kernel does not start.
     """
     nb = read_notebook(path)
     for cell in nb.cells:
@@ -103,5 +110,6 @@ def _told(number: int, cell: nbformat.NotebookNode, after_death: int) -> dict[st
         "message": error.evalue if error else "",
         "where": f" in line {arrow[1]}" if arrow else "",
         "line": arrow[2].strip() if arrow else "",
+        "printed": "".join(output.text for output in cell.outputs if output.output_type == "stream").strip(),
         "boxes": [text for text in texts if re.match(" ─ [✓✗○?] ", text)],
     }

@@ -55,14 +55,14 @@ def tell_tables(lab: Lab, e: Embeddings, name: str) -> None:
         model = GPT2Model(GPT2Config(n_layer=1))
     lab.predict(
         "wte-shape",
-        "GPT-2's token table, from its 50,257 tokens and width 768",
+        "shape (rows / columns) of GPT-2's token table; its vectors have 768 numbers",
         predicted=[gpt2.vocab_size, gpt2.d_model],
         measured=list(model.wte.weight.shape),
         note="Measured on the GPT-2 of transformers. wte stands for word token embedding.",
     )
     lab.predict(
         "wpe-shape",
-        "GPT-2's position table, from its context of 1,024 tokens",
+        "shape (rows / columns) of GPT-2's position table, from its context of 1,024 tokens",
         predicted=[gpt2.max_context, gpt2.d_model],
         measured=list(model.wpe.weight.shape),
     )

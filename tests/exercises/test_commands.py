@@ -4,6 +4,7 @@ import json
 
 import nbformat
 import pytest
+from jupyter_client.asynchronous import AsyncKernelClient
 
 from exercises.grading import Verdict
 from exercises.judging import progress
@@ -98,7 +99,7 @@ def test_progress_says_what_is_solved_tried_hinted_and_guessed(capsys, books):
     assert "not tried" in rows["p1e3"]
     assert "1 of" in out and "predictions: 6 of 9 points, 3 guesses" in out
     after = out[out.index("next: 1.2") :]
-    assert "last diagnosis: encode-longest-first" in after and 'hint("p1e2_encode")' in after
+    assert "last diagnosis: encode-longest-first" in after and "lab hint p1e2_encode" in after
     assert "its notebook is missing: lab reset p1e2_encode" in after
 
 
@@ -121,15 +122,17 @@ def test_next_leads_along_a_path(books, capsys):
     run_in_full(scripts[0], quick=True)
     assert following() == f"next: tokenization_lab (core): {first_line(scripts[0])}"
     run_in_full(scripts[0])
+    assert following() == following("operations") == "next: 1.1 Which pair comes most often?"
+    progress.note_check("p1e1_pairs", Verdict("correct"))
     assert following().startswith("next: embedding_explorer")
     run_in_full(*scripts)
-    assert following() == following("operations") == "next: 1.1 Which pair comes most often?"
-    assert following("deep").startswith("next: model_file_anatomy (deep)")
+    assert following().startswith("next: 2.1 ")
+    assert following("deep").startswith("next: 1.2 ")
     for source in all_sources():
         if commands.level_of(source) == "core":
             progress.note_check(name_of(source), Verdict("correct"))
     assert "This path is complete" in following()
-    assert following("operations").startswith("next: structured_output (operations)")
+    assert following("operations").startswith("next: workload_simulator (operations)")
     by_level = {level: [] for level in LEVELS}
     for source in all_sources():
         by_level[commands.level_of(source)].append(title_of(source).split()[0])
@@ -160,6 +163,7 @@ def test_check_of_a_fresh_notebook_then_of_a_wrong_answer_and_of_the_right_one(c
     solve(path, COUNT, MERGE)
     code, out, _ = run(capsys, "check", str(path))
     assert code == 0 and "✓ Correct" in out and out.endswith("4 of 4 code cells ran well\n")
+    assert "the course learned the same 20 merges" in out
     assert before != path.read_bytes() and not nbformat.read(path, as_version=4).cells[1].get("outputs")
     assert progress.of("p1e1_pairs")["solved"]
 
@@ -183,6 +187,21 @@ def test_check_says_what_failed(capsys, tmp_path, monkeypatch, cells, says, coun
     path = write(tmp_path / "mine.ipynb", *cells, tags=("x", "y", "gpu"))
     code, out, _ = run(capsys, "check", str(path))
     assert code == 1 and says in out and counts in out.splitlines()[-1]
+
+
+def test_a_kernel_that_does_not_start_costs_a_line(capsys, tmp_path, monkeypatch):
+    async def too_late(*_, **__):
+        raise RuntimeError("Kernel didn't respond in 60 seconds")
+
+    monkeypatch.setattr(AsyncKernelClient, "wait_for_ready", too_late)
+    code, _, err = run(capsys, "check", str(write(tmp_path / "mine.ipynb", "1")))
+    assert code == 2 and err.count("\n") == 1 and "in 60 seconds): try again" in err
+
+
+def test_hint_shows_the_hints_of_the_notebook(capsys):
+    code, out, _ = run(capsys, "hint", "1.1")
+    assert code == 0 and "Hint 1 of 4, a nudge" in out
+    assert "no exercise is called 'nonsense'" in refused(capsys, "hint", "nonsense")
 
 
 def test_a_broken_exercise_notebook_can_be_had_again(capsys, books):

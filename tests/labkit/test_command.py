@@ -22,6 +22,10 @@ def test_list_names_every_script_with_its_first_line(capsys):
         assert script.is_file(), script
         assert script.name in out
         assert len(catalog.first_line(script)) > 20
+    assert command.main(["list", "1"]) == 0
+    listed = re.findall(r"\w+\.py", capsys.readouterr().out)
+    assert listed == [*catalog.SCRIPTS["phase1_tokens_embeddings"]]
+    assert command.main(["list", "nonsense"]) == 2
 
 
 @pytest.mark.parametrize(
