@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from exercises.classroom import report
-from exercises.classroom.grade import Graded, grade
+from exercises.classroom.grade import Graded, grade, note_alike
 from exercises.classroom.room import has_walls
 from exercises.classroom.submission import (
     OF_SOME,
@@ -83,6 +83,8 @@ def grade_folder(console: Console, folder: str, *words: str) -> int:
         for submission in bar.track(submissions, description="running the answers"):
             graded += islice(found, len(submission.answers))
             write_whole(table, report.as_csv(graded, unread))  # which stays, however the command ends
+    note_alike(graded)
+    write_whole(table, report.as_csv(graded, unread))
     report.show(console, submissions, graded, only)
     console.print(f"\na line an answer: {escape(short(table))}", soft_wrap=True)
     return 0

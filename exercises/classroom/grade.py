@@ -1,18 +1,20 @@
 """`lab grade FOLDER`: run every answer of every submission again, and say what came out."""
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 from exercises.classroom.room import Room
-from exercises.classroom.submission import Answer, Submission, is_copied
+from exercises.classroom.submission import Answer, Submission, is_copied, is_long, written
 from exercises.judging.sources import source_of
 from exercises.judging.verdict import Verdict
 from exercises.publishing.build_notebooks import build_student, fingerprint
 from labkit.errors import LabError
 from labkit.foreign import visible
+
+COPIED = "is the solution, copied"
 
 
 @dataclass
@@ -28,6 +30,11 @@ class Graded:
     @property
     def solved(self) -> bool:
         return self.verdict.state == "correct"
+
+    @property
+    def points(self) -> int:
+        """The marks for the answer (docs/TEACHING.md); the teacher adds those for the explanation."""
+        return 3 * (self.solved and COPIED not in self.look_at)
 
 
 def grade(submissions: list[Submission], isolated: bool, most: int) -> Iterator[Graded]:
@@ -74,5 +81,16 @@ def _graded(submission: Submission, name: str, result: dict[str, Any] | None) ->
     if answer.edition and not graded.solved and answer.edition != fingerprint(build_student(source_of(name))):
         graded.look_at.append("another edition of this exercise")
     if is_copied(name, answer.cells):
-        graded.look_at.append("is the solution, copied")
+        graded.look_at.append(COPIED)
     return graded
+
+
+def note_alike(graded: list[Graded]) -> None:
+    """Note long answers that several learners have written with the same names."""
+    alike: defaultdict[Any, list[Graded]] = defaultdict(list)
+    for one in graded:
+        alike[one.exercise, written(one.exercise, one.answer.cells)].append(one)
+    for (_, own), group in alike.items():
+        for one in group if is_long(own) and len(group) > 1 else ():
+            others = (other.learner for other in group if other is not one)
+            one.look_at.append(f"the same answer as {', '.join(others)}")

@@ -17,7 +17,7 @@ from exercises.publishing.commands import level_of
 from labkit.terminal import escape
 
 COLUMNS = (
-    *("learner", "exercise", "state", "mistake", "tries", "hints", "noted as solved"),
+    *("learner", "exercise", "state", "points", "mistake", "tries", "hints", "noted as solved"),
     *("first try", "solved at", "look at", "what was said"),
 )
 
@@ -64,10 +64,18 @@ def as_csv(graded: list[Graded], unread: list[Unread]) -> str:
     rows: list[list[Any]] = []
     for one in graded:
         answer, verdict = one.answer, one.verdict
-        row = [one.learner, one.exercise, verdict.state, verdict.diagnosis, answer.tries, answer.hints]
+        row = [
+            one.learner,
+            one.exercise,
+            verdict.state,
+            one.points,
+            verdict.diagnosis,
+            answer.tries,
+            answer.hints,
+        ]
         row += ["yes" if answer.solved else "no", answer.first_try, answer.solved_at, "; ".join(one.look_at)]
         rows.append([*row, verdict.says.removesuffix(UNHARMED)])  # that is for the learner
-    rows += [[file.name, "", "not read", *[""] * 7, file.why] for file in unread]
+    rows += [[file.name, "", "not read", *[""] * 8, file.why] for file in unread]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

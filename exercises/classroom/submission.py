@@ -7,6 +7,7 @@ runs the answers again.
 import ast
 import os
 import re
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +65,18 @@ def is_copied(name: str, cells: list[str]) -> bool:
     """Whether the course's solution stands in an answer, whatever is around it. Of a short solution this says nothing."""
     both = cut(whole_source(name))
     own = _definitions(both.solution) - _definitions(both.student)
-    return sum(len(each.splitlines()) for each in own) >= 8 and own <= set().union(*map(_definitions, cells))
+    return is_long(own) and own <= set().union(*map(_definitions, cells))
+
+
+def is_long(statements: Set[str]) -> bool:
+    """Whether two people hardly write them alike: eight lines."""
+    return sum(len(each.splitlines()) for each in statements) >= 8
+
+
+def written(name: str, cells: list[str]) -> frozenset[str]:
+    """The functions and classes of an answer that are not in the notebook as it is handed out."""
+    own = frozenset().union(*map(_definitions, cells)) - _definitions(cut(whole_source(name)).student)
+    return frozenset(each for each in own if each.startswith(("def ", "class ", "@")))
 
 
 def _definitions(code: str) -> set[str]:

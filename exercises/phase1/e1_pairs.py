@@ -15,7 +15,8 @@
 # - merging `(1, 2)` into the new token `9` gives `9 3 9`
 #
 # Two rules. In `7 7 7` there are two pairs `(7, 7)`: first and second, second and third. Both count.
-# But a token can be merged only once, so merging goes from the left: `7 7 7` becomes `9 7`.
+# But a token can be merged only once, so merging goes from the left: `7 7 7` becomes `9 7`. `merge` returns a new list;
+# neither function changes `tokens`.
 # %%
 from exercises.grading import check, hint
 

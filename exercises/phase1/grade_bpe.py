@@ -17,6 +17,14 @@ def _sliced(pairs: str, of: str = "tokens") -> Slip:
 IMPORT = {"from exercises.grading import check, hint": "from itertools import pairwise"}
 ADDED, TEXTS = "merged.append(tokens[i])", ('" ".join(map(str, tokens))', '" ".join(map(str, pair))')
 PAIRS, MATCH = "zip(tokens, tokens[1:])", "tuple(tokens[i : i + 2]) == pair"
+
+
+def _skipping(found: str) -> Slip:
+    """Pairs for which `found` sets `last` to None are not counted."""
+    loop = f"for pair in {PAIRS}:\n"
+    return {loop: f"last = None\n    {loop}        {found}\n        if last is None:\n            continue\n"}
+
+
 MERGES = Exercise(
     "p1e1_pairs",
     count_pairs={
@@ -24,14 +32,11 @@ MERGES = Exercise(
         "pairs-last-missing": {PAIRS: "zip(tokens, tokens[1:-1])"},
         "pairs-wrap-around": {PAIRS: "zip(tokens[-1:] + tokens, tokens)"},
         "pairs-without-order": {PAIRS: f"map(tuple, map(sorted, {PAIRS}))"},
-        "pairs-overlap-left-out": {  # as str.count does: "aaa" holds "aa" once
-            f"for pair in {PAIRS}:\n": f"""last = None
-    for pair in {PAIRS}:
-        last = None if pair == last and pair[0] == pair[1] else pair
-        if last is None:
-            continue
-"""
-        },
+        # As str.count does: "aaa" holds "aa" once. Or two tokens are skipped after an equal pair: "aab" has no "ab".
+        "pairs-overlap-left-out": (
+            _skipping("last = None if pair == last and pair[0] == pair[1] else pair"),
+            _skipping("last = None if last and last[0] == last[1] else pair"),
+        ),
         "pairs-counted-once": {"counts.get(pair, 0) + 1": "1"},
     },
     merge={

@@ -48,13 +48,16 @@ def test_a_phase_readme_presents_each_of_its_scripts(phase):
         assert f"`{name}`" in text
 
 
+def minutes_of(text: str) -> int:
+    """200 words a minute, half a minute per guess, 4 per worked problem, 2 per piece, rounded up to five minutes."""
+    rest = text.count("**Guess now:**") / 2 + 4 * text.count("<summary>Sol") + 2 * text.count("<!-- piece:")
+    return 5 * math.ceil((words_of(text) / 200 + rest) / 5)
+
+
 @pytest.mark.parametrize("phase", SCRIPTS)
 def test_the_minutes_of_reading_are_those_of_its_words(phase):
-    """200 words a minute, rounded up to five minutes, as the map says."""
     text = text_of_phase(phase)
-    told = int(re.search(r"\| read: (\d+) minutes;", text)[1])
-    words = words_of(text)
-    assert told == 5 * math.ceil(words / 200 / 5), f"{words:,} words"
+    assert int(re.search(r"\| read: (\d+) minutes;", text)[1]) == minutes_of(text)
 
 
 @pytest.mark.parametrize("phase", SCRIPTS)
@@ -170,32 +173,39 @@ def test_the_syllabus_has_every_exercise_once():
     minutes = re.findall(r"((?:lab )?[\d.]+[a-c]?) \((\d+)", " ".join(" ".join(row) for row in rows))
     core = " ".join(core for core, _ in rows)
     assert set(re.findall(r"\b\d\.\d+", core)) == CORE_EXERCISES
+    for script in all_scripts("core"):
+        assert f"`{script.stem}`" in text, f"{script.stem} is shown in no lesson"
     titles = [title_of(source).partition(":")[0] for source in all_sources()]
     wanted = [t.replace("Debugging ", "") if "lab" in t else t.split()[0] for t in titles]
     assert sorted(name for name, _ in minutes) == sorted(wanted)
+    total = 0.0
     for phase in SCRIPTS:
         hours = re.search(r"exercises: ([\d.]+) hours", (ROOT / phase / "README.md").read_text("utf-8"))[1]
         own = [int(m) for name, m in minutes if name.removeprefix("lab ")[0] == phase[5]]
         assert sum(own) == 60 * float(hours), phase
+        total += float(hours)
+    assert f"all exercises {total} hours" in text
 
 
 def test_the_minutes_at_home_are_those_of_the_chapters_and_exercises():
     text = (ROOT / "docs" / "TEACHING.md").read_text(encoding="utf-8")
     rows = re.findall(
-        r"^\| \d \|.* phase (\d): (README)?,? ?([\d, ]+): (\d+) \+ (\d+) \|$", text, re.MULTILINE
+        r"^\| (\d) \|.* phase (\d): (README)?,? ?([\d, ]+): (\d+) \+ (\d+) \|$", text, re.MULTILINE
     )
     cores = re.findall(r"^\| \d \| \d+ \| \d+ \|[^|]*\|([^|]*)", text, re.MULTILINE)
     assert len(rows) == len(cores) == 12
-    for (phase, readme, numbers, read, finish), core in zip(rows, cores):
+    at_home, building = [0] * 5, [0] * 5
+    for (lesson, phase, readme, numbers, read, finish), core in zip(rows, cores):
         folder = ROOT / [*SCRIPTS][int(phase) - 1]
         texts = [chapters_of(folder.name)[int(n) - 1].read_text("utf-8") for n in numbers.split(", ")]
-        words = sum(map(words_of, [*texts, (folder / "README.md").read_text("utf-8") if readme else ""]))
-        all_ = "".join(texts)
-        rest = (
-            all_.count("**Guess now:**") / 2 + 4 * all_.count("<summary>Sol") + 2 * all_.count("<!-- piece:")
-        )
-        assert int(read) == 5 * math.ceil((words / 200 + rest) / 5), (phase, numbers)
-        assert int(finish) == max(0, sum(map(int, re.findall(r"\((\d+)\)", core))) - 40), core
+        texts += [(folder / "README.md").read_text("utf-8")] * bool(readme)
+        assert int(read) == minutes_of("\n\n".join(texts)), (phase, numbers)
+        own = sum(map(int, re.findall(r"\((\d+)\)", core)))
+        assert int(finish) == max(0, own - 40), core
+        at_home[int(lesson) - 1] += int(read)
+        building[int(lesson) - 1] += own
+    told = [*map(str, at_home), *(str(max(0, minutes - 70)) for minutes in building)]
+    assert "are then {}, {}, {}, {}, {}, and {}, {}, {}, {}, {} remain".format(*told) in text
 
 
 def test_the_hours_of_the_core_are_those_of_all_its_parts():

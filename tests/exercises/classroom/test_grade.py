@@ -48,7 +48,12 @@ def table(folder, name="grades.csv"):
 
 CLASS = {  # by learner: cells, what was noted, the mistake or the state, what to look at
     "ada": ((COUNT, MERGE), {"solved": True, "tries": 2, "hints": 1}, "correct", ""),
-    "ben": ((COUNT_ONCE, MERGE), {"tries": 4, "edition": THIS}, "pairs-counted-once", ""),
+    "ben": (
+        (COUNT_ONCE, MERGE),
+        {"tries": 4, "edition": THIS},
+        "pairs-counted-once",
+        "the same answer as gus",
+    ),
     "cleo": (
         (OWN_FILE, "%%time\n" + COUNT, "%timeit 1\n!ls\n" + NEVER_CHECKED, MERGE.replace("out", "o")),
         {},
@@ -59,10 +64,10 @@ CLASS = {  # by learner: cells, what was noted, the mistake or the state, what t
     "emil": (("def count_pairs(tokens)\n    return {}",), {}, "raises", ""),
     "fred": ((COUNT, MERGE.replace("list(tokens)", "tokens")), {}, "changes-its-input", ""),
     "gus": (
-        (COUNT_ONCE, MERGE),
+        (COUNT_ONCE, f"# all by myself\n{MERGE}"),
         {"edition": "old"},
         "pairs-counted-once",
-        "another edition of this exercise",
+        "another edition of this exercise; the same answer as ben",
     ),
     "ivy": (
         ("from phase1_tokens_embeddings.tokens.bpe import merge_pair as merge", COUNT),
@@ -89,6 +94,7 @@ def test_a_class(tmp_path, capsys, monkeypatch):
     assert rows["lea"]["state"] == "not read" and "nor a folder with one" in rows.pop("lea")["what was said"]
     found = {learner: (row["mistake"] or row["state"], row["look at"]) for learner, row in rows.items()}
     assert found.pop("kim") == ("correct", "is the solution, copied")
+    assert [rows[learner]["points"] for learner in ("ada", "kim", "ben")] == ["3", "0", "0"]
     assert found == {learner: (came_out, look) for learner, (_, _, came_out, look) in CLASS.items()}
     assert list(rows) == sorted(rows) and rows["ben"]["what was said"].endswith(".")
     assert (rows["ada"]["noted as solved"], rows["ada"]["tries"], rows["ada"]["hints"]) == ("yes", "2", "1")
