@@ -13,6 +13,8 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -172,16 +174,11 @@ def has_been_worked_in(path: Path) -> bool:
 
 def keep_old(path: Path) -> Path:
     """Copy a notebook to NAME.bak-1.ipynb, or the next number that is free."""
-    number = 1
-    while True:
+    for number in count(1):
         backup = path.with_suffix(f".bak-{number}.ipynb")
-        try:
-            with backup.open("xb") as file:  # x: never overwrite a notebook
-                file.write(path.read_bytes())
-        except FileExistsError:
-            number += 1
-            continue
-        return backup
+        with suppress(FileExistsError), backup.open("xb") as file:  # x: never overwrite a notebook
+            file.write(path.read_bytes())
+            return backup
 
 
 # ------------------------------------------------------------------ executing
