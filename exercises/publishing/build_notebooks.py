@@ -13,7 +13,6 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -174,11 +173,11 @@ def has_been_worked_in(path: Path) -> bool:
 
 def keep_old(path: Path) -> Path:
     """Copy a notebook to NAME.bak-1.ipynb, or the next number that is free."""
-    for number in count(1):
-        backup = path.with_suffix(f".bak-{number}.ipynb")
-        with suppress(FileExistsError), backup.open("xb") as file:  # x: never overwrite a notebook
-            file.write(path.read_bytes())
-            return backup
+    names = (path.with_suffix(f".bak-{number}.ipynb") for number in count(1))
+    backup = next(name for name in names if not name.exists())
+    with backup.open("xb") as file:  # x: never overwrite a notebook
+        file.write(path.read_bytes())
+    return backup
 
 
 # ------------------------------------------------------------------ executing
