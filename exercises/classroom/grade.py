@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from exercises.classroom.room import Room
-from exercises.classroom.submission import Answer, Submission, is_copied, is_long, written
+from exercises.classroom.submission import Answer, Submission, is_copied, written
 from exercises.judging.sources import source_of
 from exercises.judging.verdict import Verdict
 from exercises.publishing.build_notebooks import build_student, fingerprint
@@ -30,11 +30,6 @@ class Graded:
     @property
     def solved(self) -> bool:
         return self.verdict.state == "correct"
-
-    @property
-    def points(self) -> int:
-        """The marks for the answer (docs/TEACHING.md); the teacher adds those for the explanation."""
-        return 3 * (self.solved and COPIED not in self.look_at)
 
 
 def grade(submissions: list[Submission], isolated: bool, most: int) -> Iterator[Graded]:
@@ -91,6 +86,6 @@ def note_alike(graded: list[Graded]) -> None:
     for one in graded:
         alike[one.exercise, written(one.exercise, one.answer.cells)].append(one)
     for (_, own), group in alike.items():
-        for one in group if is_long(own) and len(group) > 1 else ():
+        for one in group if own and len(group) > 1 else ():
             others = (other.learner for other in group if other is not one)
             one.look_at.append(f"the same answer as {', '.join(others)}")

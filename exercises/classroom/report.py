@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from exercises.classroom.grade import Graded
+from exercises.classroom.grade import COPIED, Graded
 from exercises.classroom.submission import Submission, Unread
 from exercises.judging.sandbox import UNHARMED
 from exercises.judging.sources import all_sources, name_of
@@ -64,11 +64,12 @@ def as_csv(graded: list[Graded], unread: list[Unread]) -> str:
     rows: list[list[Any]] = []
     for one in graded:
         answer, verdict = one.answer, one.verdict
+        points = 3 * (one.solved and COPIED not in one.look_at)
         row = [
             one.learner,
             one.exercise,
             verdict.state,
-            one.points,
+            points,
             verdict.diagnosis,
             answer.tries,
             answer.hints,

@@ -7,7 +7,6 @@ runs the answers again.
 import ast
 import os
 import re
-from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,24 +62,20 @@ def cells_of_answer(nb: nbformat.NotebookNode) -> list[str]:
 
 def is_copied(name: str, cells: list[str]) -> bool:
     """Whether the course's solution stands in an answer, whatever is around it. Of a short solution this says nothing."""
-    both = cut(whole_source(name))
-    own = _definitions(both.solution) - _definitions(both.student)
-    return is_long(own) and own <= set().union(*map(_definitions, cells))
-
-
-def is_long(statements: Set[str]) -> bool:
-    """Whether two people hardly write them alike: eight lines."""
-    return sum(len(each.splitlines()) for each in statements) >= 8
+    own = written(name, [cut(whole_source(name)).solution])
+    return bool(own) and own <= written(name, cells)
 
 
 def written(name: str, cells: list[str]) -> frozenset[str]:
-    """The functions and classes of an answer that are not in the notebook as it is handed out."""
-    own = frozenset().union(*map(_definitions, cells)) - _definitions(cut(whole_source(name)).student)
-    return frozenset(each for each in own if each.startswith(("def ", "class ", "@")))
+    """The statements of an answer that its notebook does not hold as handed out; none if fewer than eight lines are new."""
+    given = _definitions(cut(whole_source(name)).student)
+    own = frozenset().union(*map(_definitions, cells)) - given
+    lines = [line for each in own for line in each.splitlines() if line not in "\n".join(given).splitlines()]
+    return own if len(lines) >= 8 else frozenset()
 
 
 def _definitions(code: str) -> set[str]:
-    """The statements of a cell without comments, docstrings and layout; none of a cell that is not Python."""
+    """The statements of a cell that define or assign, without comments, docstrings and layout; none of a cell that is not Python."""
     if len(code) > LONGEST_CELL:
         return set()
     try:
@@ -88,7 +83,8 @@ def _definitions(code: str) -> set[str]:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
                 node.body = node.body[1:] or [ast.Pass()]
-        return {ast.unparse(node) for node in tree.body}
+        kept = (node for node in tree.body if not isinstance(node, ast.Expr | ast.Import | ast.ImportFrom))
+        return set(map(ast.unparse, kept))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
 
