@@ -166,15 +166,16 @@ def test_figures_in_drawings_are_those_of_the_shapes():
         assert f"{parameters / 1e6:.1f} million parameters" in text
 
 
+TEACHING = (ROOT / "docs" / "TEACHING.md").read_text(encoding="utf-8")
+LESSONS = [line.split("|") for line in TEACHING.splitlines() if re.match(r"\| \d \| \d+ \|", line)]
+
+
 def test_the_syllabus_has_every_exercise_once():
     """By the numbers in the titles, each with minutes, which add up to the hours of its phase."""
-    text = (ROOT / "docs" / "TEACHING.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[5:7] for line in text.splitlines() if re.match(r"\| \d \| \d+ \|", line)]
-    minutes = re.findall(r"((?:lab )?[\d.]+[a-c]?) \((\d+)", " ".join(" ".join(row) for row in rows))
-    core = " ".join(core for core, _ in rows)
-    assert set(re.findall(r"\b\d\.\d+", core)) == CORE_EXERCISES
+    minutes = re.findall(r"((?:lab )?[\d.]+[a-c]?) \((\d+)", " ".join(row[5] + row[6] for row in LESSONS))
+    assert set(re.findall(r"\b\d\.\d+", " ".join(row[5] for row in LESSONS))) == CORE_EXERCISES
     for script in all_scripts("core"):
-        assert f"`{script.stem}`" in text, f"{script.stem} is shown in no lesson"
+        assert f"`{script.stem}`" in TEACHING, f"{script.stem} is shown in no lesson"
     titles = [title_of(source).partition(":")[0] for source in all_sources()]
     wanted = [t.replace("Debugging ", "") if "lab" in t else t.split()[0] for t in titles]
     assert sorted(name for name, _ in minutes) == sorted(wanted)
@@ -184,18 +185,15 @@ def test_the_syllabus_has_every_exercise_once():
         own = [int(m) for name, m in minutes if name.removeprefix("lab ")[0] == phase[5]]
         assert sum(own) == 60 * float(hours), phase
         total += float(hours)
-    assert f"all exercises {total} hours" in text
+    assert f"all exercises {total} hours" in TEACHING
 
 
 def test_the_minutes_at_home_are_those_of_the_chapters_and_exercises():
-    text = (ROOT / "docs" / "TEACHING.md").read_text(encoding="utf-8")
-    rows = re.findall(
-        r"^\| (\d) \|.* phase (\d): (README)?,? ?([\d, ]+): (\d+) \+ (\d+) \|$", text, re.MULTILINE
-    )
-    cores = re.findall(r"^\| \d \| \d+ \| \d+ \|[^|]*\|([^|]*)", text, re.MULTILINE)
-    assert len(rows) == len(cores) == 12
     at_home, building = [0] * 5, [0] * 5
-    for (lesson, phase, readme, numbers, read, finish), core in zip(rows, cores):
+    assert len(LESSONS) == 12
+    for _, lesson, _, _, _, core, _, home, _ in LESSONS:
+        found = re.fullmatch(r" phase (\d): (README)?,? ?([\d, ]+): (\d+) \+ (\d+) ", home)
+        phase, readme, numbers, read, finish = found.groups()
         folder = ROOT / [*SCRIPTS][int(phase) - 1]
         texts = [chapters_of(folder.name)[int(n) - 1].read_text("utf-8") for n in numbers.split(", ")]
         texts += [(folder / "README.md").read_text("utf-8")] * bool(readme)
@@ -205,21 +203,20 @@ def test_the_minutes_at_home_are_those_of_the_chapters_and_exercises():
         at_home[int(lesson) - 1] += int(read)
         building[int(lesson) - 1] += own
     told = [*map(str, at_home), *(str(max(0, minutes - 70)) for minutes in building)]
-    assert "are then {}, {}, {}, {}, {}, and {}, {}, {}, {}, {} remain".format(*told) in text
+    assert "are then {}, {}, {}, {}, {}, and {}, {}, {}, {}, {} remain".format(*told) in TEACHING
 
 
 def test_the_hours_of_the_core_are_those_of_all_its_parts():
     """Ten at most. The minutes of the scripts' output are stated; all else is counted again."""
-    text = (ROOT / "docs" / "TEACHING.md").read_text(encoding="utf-8")
-    table = re.findall(r"^\| ([a-zR]\w+).*? \| ([\d,]*).*\|.* (\d+) \|$", text, re.MULTILINE)
+    table = re.findall(r"^\| ([a-zR]\w+).*? \| ([\d,]*).*\|.* (\d+) \|$", TEACHING, re.MULTILINE)
     minutes = {part: int(told) for part, _, told in table}
     counts = {part: count for part, count, _ in table}
     levels = {c: METADATA.search(c.read_text(encoding="utf-8"))[1] for c in CHAPTERS}
     core = [c.read_text(encoding="utf-8") for c, level in levels.items() if level == "core"]
     maps = [(ROOT / phase / "README.md").read_text(encoding="utf-8") for phase in [*SCRIPTS][:4]]
     assert (
-        f"in {len(core)} chapters" in text
-        and f"| {len(all_scripts('core'))} of {len(all_scripts())} |" in text
+        f"in {len(core)} chapters" in TEACHING
+        and f"| {len(all_scripts('core'))} of {len(all_scripts())} |" in TEACHING
     )
     assert minutes["READMEs"] == pytest.approx(sum(map(words_of, core + maps)) / 200, abs=3)
     each = {
@@ -230,9 +227,8 @@ def test_the_hours_of_the_core_are_those_of_all_its_parts():
     for part, (mark, length) in each.items():
         count = sum(chapter.count(mark) for chapter in core)
         assert (counts[part], minutes[part]) == (str(count), math.ceil(length * count)), part
-    lessons = re.findall(r"^\| \d \| \d+ \| \d+ \|.*?\|(.*?)\|", text, re.MULTILINE)
-    own = [int(told) for told in re.findall(r"\((\d+)\)", "".join(lessons))]
-    assert f"| {len(own)} |" in text and minutes["core"] == sum(own) + 5
+    own = [int(told) for told in re.findall(r"\((\d+)\)", "".join(row[5] for row in LESSONS))]
+    assert f"| {len(own)} |" in TEACHING and minutes["core"] == sum(own) + 5
     *parts, together = minutes.values()
     assert together == sum(parts) <= 600
 
