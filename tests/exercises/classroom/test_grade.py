@@ -106,23 +106,24 @@ def test_a_class(tmp_path, capsys, monkeypatch):
 @pytest.mark.usefixtures("walls")
 @pytest.mark.proof
 @pytest.mark.timeout(900)
-def test_forty_hostile_hand_ins_in_a_class_of_thirty(tmp_path):
+def test_forty_hostile_hand_ins_among_honest_ones(tmp_path):
     """They change no other grade. Each has one line, and none is solved."""
     assert len(hostile.BODIES) + len(hostile.FILES) >= 40
     honest = {"right": (COUNT, MERGE), "once": (COUNT_ONCE, MERGE), "empty": ("pass",)}
+    neighbours = ("az ", "kz ", "pz ")  # rooms open in the order of names, two side by side
     for kind, cells in honest.items():
-        for number in range(10):
-            hand_in(tmp_path, of(f"{kind}-{number}", *cells))
+        for neighbour in neighbours:
+            hand_in(tmp_path, of(f"{neighbour}{kind}", *cells))
     for kind, body in hostile.BODIES.items():
         hand_in(tmp_path, of(kind, COUNT, f"def merge(tokens, pair, new_id):\n    {body}\n"))
     for make in hostile.FILES.values():
         make(tmp_path)
     assert commands.main(["grade", str(tmp_path)]) == 0
     rows = table(tmp_path)
-    assert len(rows) == 30 + len(hostile.BODIES) + len(hostile.FILES)
+    assert len(rows) == 9 + len(hostile.BODIES) + len(hostile.FILES)
     states = {"right": "correct", "once": "not yet", "empty": "not attempted"}
     for kind, state in states.items():
-        assert {rows[f"{kind}-{number}"]["state"] for number in range(10)} == {state}
+        assert {rows[f"{neighbour}{kind}"]["state"] for neighbour in neighbours} == {state}
     assert {rows[kind]["state"] for kind in hostile.BODIES} <= {"not yet", "not attempted"}
     assert not any("\x1b" in text for row in rows.values() for text in row.values())
     for kind in ("patches the judge", "patches the comparison", "claims to be correct"):

@@ -209,13 +209,18 @@ KING = dict(prompt="The king said no. The king said", temperature=0, max_tokens=
 KINGS = [KING, KING | {"stop": "queen"}, KING | {"logprobs": 2, "max_tokens": 12}]
 
 
+@pytest.fixture(scope="module")
+def expected():
+    """What a server without drafts answers."""
+    with running_server("--dtype", "float32") as plain:
+        return asyncio.run(send_all(plain.address, KINGS))
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize("method", [dict(method="ngram", prompt_lookup_max=2), dict(model="tales-draft")])
-def test_a_server_with_drafts_answers_the_same_and_counts_them(method):
+def test_a_server_with_drafts_answers_the_same_and_counts_them(expected, method):
     """Streams of several tokens a piece, a stop string, log probabilities; `usage` and the counters fit together."""
     config = json.dumps(method | {"num_speculative_tokens": 3})
-    with running_server("--dtype", "float32") as plain:
-        expected = asyncio.run(send_all(plain.address, KINGS))
     with running_server("--dtype", "float32", "--speculative-config", config) as server:
         drafted = asyncio.run(send_all(server.address, KINGS))
         page = samples(server.call("/metrics")[1])
