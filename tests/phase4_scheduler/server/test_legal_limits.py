@@ -12,7 +12,7 @@ from phase4_scheduler.server.client import RunningServer, send_all
 from tests.phase4_scheduler.server.test_server import running
 
 pytestmark = pytest.mark.proof
-VOCAB, ANSWERS, TOKENS, LONGER = 8192, 16, 250, 330
+VOCAB, ANSWERS, TOKENS, LONGER = 8192, 16, 80, 120
 OTHER = {"prompt": "Once upon a time", "max_tokens": LONGER, "ignore_eos": True, "temperature": 0}
 PLAIN = {
     "prompt": "The sea was",
