@@ -80,5 +80,5 @@ LAB = Exercise(
 
 @LAB.grader
 def grade_lab(manager: type, cause: Any) -> None:
-    LAB.judge_scripts("Manager", manager, [SYMPTOM, FOUND_AGAIN, *map(_random_script, range(12))])
+    LAB.judge_scripts("Manager", manager, [SYMPTOM, FOUND_AGAIN, *map(_random_script, range(6))])
     expect_cause(cause, LAB.answers["cause"], LAB.says())

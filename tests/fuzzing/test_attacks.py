@@ -42,7 +42,7 @@ def attack(try_case: Callable[[random.Random], list[str]], cases: int) -> Callab
 
 
 test_random_traffic_and_faults = pytest.mark.proof(attack(engine.try_engine, cases=4))
-test_damaged_model_files = attack(model_files.try_file, cases=150)
+test_damaged_model_files = attack(model_files.try_file, cases=80)
 test_bodies_of_any_shape = attack(http_bodies.try_body, cases=20)
 test_options_of_scripts = only_linux(pytest.mark.proof(attack(programs.try_options, cases=12)))
 test_signals_at_any_moment = only_linux(only_fuzz(attack(programs.try_signal, cases=2)))
@@ -88,7 +88,7 @@ def test_a_broken_part_is_found(name, monkeypatch):
     assert any(try_engine(random.Random(f"7 {case}")) for case in cases)
 
 
-@pytest.mark.parametrize("case", sorted({case for *_, cases in FAULTS.values() for case in cases[:2]}))
+@pytest.mark.parametrize("case", sorted({case for *_, cases in FAULTS.values() for case in cases[:1]}))
 def test_whatever_goes_wrong_the_others_get_what_they_get_alone(case):
     """Forty requests: models, samplers and listeners that raise, aborts, Ctrl-C in any step, too little memory, swap, windows,
     drafts. Each of these cases finds one of the broken parts above."""

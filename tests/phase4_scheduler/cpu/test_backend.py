@@ -28,6 +28,7 @@ MIXTRAL = replace(LLAMA, family="mixtral", num_experts=4, experts_per_token=2)
 def short_measurements(monkeypatch):
     monkeypatch.setattr(choice, "ROUNDS", 1)
     monkeypatch.setattr(choice, "SECONDS", 0)
+    monkeypatch.setattr(choice, "COLD_BYTES", 0)
     monkeypatch.setattr(backend, "SMALL", 0)
 
 

@@ -23,6 +23,7 @@ def own_cache(tmp_path, monkeypatch):
     """Nothing of these measurements stays on the machine, and they are short."""
     monkeypatch.setattr(choice, "ROUNDS", 1)
     monkeypatch.setattr(choice, "SECONDS", 0)
+    monkeypatch.setattr(choice, "COLD_BYTES", 0)
     monkeypatch.setenv("INFERENCE_LAB_CACHE", str(tmp_path))
     choice._known.cache_clear()
     yield
