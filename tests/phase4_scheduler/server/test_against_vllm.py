@@ -36,20 +36,27 @@ def part_of(asked):
     return asked.server, label if label in ("completions", "chat") else "others"
 
 
+PARTS = list(dict.fromkeys(part_of(asked) for asked, _ in recorded().values()))
+
+
+@pytest.fixture(scope="module")
+def running(request):
+    with running_server("--dtype", "float32", "--max-model-len", "512", *SERVERS[request.param]) as server:
+        yield server
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize(
-    "part", dict.fromkeys(part_of(asked) for asked, _ in recorded().values()), ids=" ".join
+    ("running", "part"), [(part[0], part) for part in PARTS], indirect=["running"], ids=map(" ".join, PARTS)
 )
-def test_every_request_is_answered_as_vllm_answers_it(part):
-    server, _ = part
-    with running_server("--dtype", "float32", "--max-model-len", "512", *SERVERS[server]) as running:
-        found = {
-            asked.name: found
-            for asked, answer in recorded().values()
-            if part_of(asked) == part
-            and not any(re.search(pattern, asked.name) for pattern in OTHERWISE)
-            and (found := differences(asked, answer, ask(running.address, asked)))
-        }
+def test_every_request_is_answered_as_vllm_answers_it(running, part):
+    found = {
+        asked.name: found
+        for asked, answer in recorded().values()
+        if part_of(asked) == part
+        and not any(re.search(pattern, asked.name) for pattern in OTHERWISE)
+        and (found := differences(asked, answer, ask(running.address, asked)))
+    }
     assert not found, "\n".join(f"{name}: {'; '.join(what)}" for name, what in found.items())
 
 
