@@ -4,21 +4,34 @@ Values are compared as a teacher would: 2 and 2.0 are the same, floats may diffe
 for a tuple and a Counter for a dict; a list does not stand for a tensor.
 """
 
+from __future__ import annotations
+
 import inspect
 import math
 import numbers
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from operator import add
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from exercises.judging.verdict import NOTHING, NotYet, Verdict
 
+if TYPE_CHECKING:
+    import torch
+
 LONGEST = 700  # characters of one value shown
-ARRAY = torch.Tensor | np.ndarray
+
+
+def is_tensor(value: Any, kind: str = "Tensor") -> bool:
+    """Whether it is torch's (or another thing of torch, by its name). torch takes seconds to import; until then there is none."""
+    return "torch" in sys.modules and isinstance(value, getattr(sys.modules["torch"], kind))
+
+
+def is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) or is_tensor(value)
 
 
 def as_text(value: Any, exact: bool = False) -> str:
@@ -49,7 +62,7 @@ def show(value: Any, longest: int = LONGEST, exact: bool = False) -> str:
     Never raises, whatever the object's own repr does.
     """
     try:
-        if isinstance(value, ARRAY):
+        if is_array(value):
             return _show_array(value, 9 if exact else 4)
         text = repr(value)
         if not exact and len(text) < 100 * longest:
@@ -63,7 +76,7 @@ def brief(name: str, args: Sequence[Any], function: Callable[..., Any]) -> str:
     """A call as the learner would write it, with the function's own names; larger tensors by their shapes."""
 
     def text(value: Any) -> str:
-        if isinstance(value, ARRAY):
+        if is_array(value):
             return show(value.tolist()) if math.prod(value.shape) < 10 else f"a tensor of {list(value.shape)}"
         return value.__name__ if callable(value) and hasattr(value, "__name__") else show(value, 200)
 
@@ -85,7 +98,7 @@ def difference(got: Any, expected: Any, tolerance: float = 1e-5, at: str = "") -
     here = f"at {at}: " if at else ""
     if got is None and expected is not None:
         return "returns-nothing", here + "the result is None. Is a `return` missing?"
-    if isinstance(expected, ARRAY):
+    if is_array(expected):
         return _array_difference(got, expected, tolerance, here)
     got, (kinds, asked) = _plain(got), _kind_of(expected)
     if not isinstance(got, kinds):
@@ -140,12 +153,12 @@ def _rounded(value: Any, depth: int = 0) -> str:
 
 def _show_array(value: torch.Tensor | np.ndarray, digits: int) -> str:
     if math.prod(value.shape) > 200:
-        kind = "tensor" if isinstance(value, torch.Tensor) else "array"
+        kind = "tensor" if is_tensor(value) else "array"
         flat = ", ".join(f"{v:.{digits}g}" for v in value.reshape(-1)[:6].tolist())
         return f"{kind} of shape {tuple(value.shape)}, {value.dtype}; its first values: {flat}, ..."
-    if isinstance(value, torch.Tensor):
+    if is_tensor(value):
         value = value.detach().cpu()
-        value = value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy()
+        value = value.float().numpy() if str(value.dtype) == "torch.bfloat16" else value.numpy()
     return np.array2string(value, precision=digits, suppress_small=True, separator=", ", max_line_width=88)
 
 
@@ -160,12 +173,12 @@ def _numpy(value: torch.Tensor | np.ndarray) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
     value = value.detach().cpu()
-    return value.to(torch.float64).numpy() if value.is_floating_point() else value.numpy()
+    return value.double().numpy() if value.is_floating_point() else value.numpy()
 
 
 def _array_difference(got: Any, expected: Any, tolerance: float, here: str) -> tuple[str, str] | None:
-    of_torch = isinstance(expected, torch.Tensor)
-    if not isinstance(got, torch.Tensor if of_torch else ARRAY):
+    of_torch = is_tensor(expected)
+    if not (is_tensor if of_torch else is_array)(got):
         if expected.shape == () and isinstance(_plain(got), numbers.Real):
             return _value_difference(_plain(got), expected.item(), tolerance, here)
         asked = "torch.Tensor" if of_torch else "numpy array"

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import sys
 from collections import Counter, deque
 
 import numpy as np
@@ -25,6 +26,12 @@ VALUES = [
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_data_comes_back_as_it_was(value):
     assert same(decoded(encoded(value)), value)
+
+
+def test_data_comes_back_where_torch_is_not_loaded(monkeypatch):
+    plain = [value for value in VALUES if type(value).__module__ in ("builtins", "collections")]
+    monkeypatch.delitem(sys.modules, "torch")
+    assert len(plain) > 10 and same(decoded(encoded(plain)), plain)
 
 
 def test_what_is_no_data_is_left_out():
@@ -56,6 +63,8 @@ class Planted:
 
 
 def test_a_transcript_makes_no_other_objects():
+    with pytest.raises(pickle.UnpicklingError, match="open is no data"):
+        decoded(pickle.dumps(Planted()))
     file = io.BytesIO()
     torch.save(Planted(), file)
     with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):

@@ -26,7 +26,7 @@ NEVER_CHECKED = (
     'hint("p1e1_pairs")\ndef merge(*args):\n    return []\ncheck("p1e1_pairs", count_pairs, merge)'
 )
 THIS = fingerprint(build_student(source_of("p1e1_pairs")))
-OWN_FILE = "from pathlib import Path\nPath('my_example.json').write_text('[1, 2]')"
+OWN_FILE = "import torch\nfrom pathlib import Path\nPath('my_example.json').write_text('[1, 2]')"
 
 
 @pytest.fixture
