@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.interpolate import RegularGridInterpolator
 
 from phase4_scheduler.simulator.cost_model import StepSize
+
+if TYPE_CHECKING:
+    from scipy.interpolate import RegularGridInterpolator
 
 FOLDER = Path(__file__).parent / "recorded"
 AXES = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
@@ -106,6 +109,10 @@ def read_table(path: str | Path) -> np.ndarray:
 
 def _grid(path: Path) -> RegularGridInterpolator:
     """Attention's microseconds at each point of the axes."""
+    from scipy.interpolate import (
+        RegularGridInterpolator,
+    )  # half a second, also of a server that needs no table
+
     table = read_table(path)
     axes = [np.unique(table[name]) for name in AXES]
     grid = np.full([len(axis) for axis in axes], np.nan)

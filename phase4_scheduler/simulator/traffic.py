@@ -18,8 +18,6 @@ from typing import Annotated
 
 import numpy as np
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
-from scipy.cluster.vq import kmeans, vq
-from scipy.spatial.distance import cdist
 
 from labkit.errors import LabError
 from phase3_paged_attention.traffic import PATTERNS
@@ -208,6 +206,8 @@ NO_CLUSTERS = 0.5
 
 def silhouette(points: np.ndarray, labels: np.ndarray) -> float:
     """Mean silhouette, -1 to 1. Takes n x n memory: give it a sample of a few hundred points."""
+    from scipy.spatial.distance import cdist  # takes half a second, as below
+
     groups, group = np.unique(labels, return_inverse=True)
     if len(groups) < 2:
         return 0.0
@@ -227,6 +227,8 @@ def silhouettes(points: np.ndarray, seed: int = 0) -> dict[int, float]:
     Args:
         points: [n, d]; lengths should come as logarithms, so that 100 and 200 are as far as 1,000 and 2,000.
     """
+    from scipy.cluster.vq import kmeans, vq
+
     rng = np.random.default_rng(seed)
     some = points[rng.permutation(len(points))[:500]]
     centres = {k: kmeans(points, k, iter=20, thresh=0, rng=rng)[0] for k in range(2, min(6, len(points)) + 1)}
