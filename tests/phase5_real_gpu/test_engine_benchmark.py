@@ -134,14 +134,14 @@ def test_an_answer_of_the_wrong_length_is_no_figure(monkeypatch):
 
 
 def test_main_quick(run_script, monkeypatch):
-    few = dict(isls=(10, 1000), batches=(1, 32), mixed=(4, 4, 16), peer_seconds=float("inf"))
+    few = dict(isls=(10, 200), batches=(1, 8), mixed=(4, 4, 16), peer_seconds=float("inf"))
     unhurried = replace(plan_for("cpu", quick=True), **few)  # however slow the machine
     monkeypatch.setattr(engine_benchmark, "plan_for", lambda *_: unhurried)
     argv = ["--quick", "--device", "cpu"]
     data = run_script(engine_benchmark, *argv, figures=["engine_benchmark"])
     names = {m["name"] for m in data["results"]["measurements"]}
-    assert {"ttft-tales-isl10", "ttft-tales-isl1000", "itl-tales-b1", "throughput-tales-b32"} <= names
-    assert "transformers-static-throughput-tales-b32" in names
+    assert {"ttft-tales-isl10", "ttft-tales-isl200", "itl-tales-b1", "throughput-tales-b8"} <= names
+    assert "transformers-static-throughput-tales-b8" in names
     verdicts = [(p["claim"], p["verdict"], p["kind"]) for p in data["predictions"]]
     assert ("t4-throughput", "corrected", "structure") in verdicts
     assert ("t4-ttft", "needs a GPU", "structure") in verdicts
