@@ -4,8 +4,6 @@ Values are compared as a teacher would: 2 and 2.0 are the same, floats may diffe
 for a tuple and a Counter for a dict; a list does not stand for a tensor.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import numbers
@@ -13,14 +11,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from exercises.judging.verdict import NOTHING, NotYet, Verdict
-
-if TYPE_CHECKING:
-    import torch
 
 LONGEST = 700  # characters of one value shown
 
@@ -151,7 +146,7 @@ def _rounded(value: Any, depth: int = 0) -> str:
     return repr(value)
 
 
-def _show_array(value: torch.Tensor | np.ndarray, digits: int) -> str:
+def _show_array(value: Any, digits: int) -> str:
     if math.prod(value.shape) > 200:
         kind = "tensor" if is_tensor(value) else "array"
         flat = ", ".join(f"{v:.{digits}g}" for v in value.reshape(-1)[:6].tolist())
@@ -169,7 +164,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _numpy(value: torch.Tensor | np.ndarray) -> np.ndarray:
+def _numpy(value: Any) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
     value = value.detach().cpu()

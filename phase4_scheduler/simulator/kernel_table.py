@@ -9,17 +9,13 @@ The tables in `recorded/` are vLLM 0.19's kernels in 16 bit, published by LLMSer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from phase4_scheduler.simulator.cost_model import StepSize
-
-if TYPE_CHECKING:
-    from scipy.interpolate import RegularGridInterpolator
 
 FOLDER = Path(__file__).parent / "recorded"
 AXES = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
@@ -52,7 +48,7 @@ class KernelTable:
     num_layers: int
     num_blocks: int
     max_context: int
-    attention: RegularGridInterpolator
+    attention: Callable[[Sequence[tuple[float, ...]]], np.ndarray]
     layer: Sequence[float]
     once: Sequence[float]
     choice: Sequence[float]
@@ -107,7 +103,7 @@ def read_table(path: str | Path) -> np.ndarray:
     return np.atleast_1d(np.genfromtxt(path, delimiter=",", names=True))
 
 
-def _grid(path: Path) -> RegularGridInterpolator:
+def _grid(path: Path) -> Callable[[Sequence[tuple[float, ...]]], np.ndarray]:
     """Attention's microseconds at each point of the axes."""
     from scipy.interpolate import (
         RegularGridInterpolator,

@@ -30,33 +30,17 @@ OTHERWISE = {
 }
 
 
-def part_of(asked):
-    """The requests to the plain server are enough for three tests."""
-    label = asked.name.partition(":")[0]
-    return asked.server, label if label in ("completions", "chat") else "others"
-
-
-PARTS = list(dict.fromkeys(part_of(asked) for asked, _ in recorded().values()))
-
-
-@pytest.fixture(scope="module")
-def running(request):
-    with running_server("--dtype", "float32", "--max-model-len", "512", *SERVERS[request.param]) as server:
-        yield server
-
-
 @pytest.mark.proof
-@pytest.mark.parametrize(
-    ("running", "part"), [(part[0], part) for part in PARTS], indirect=["running"], ids=map(" ".join, PARTS)
-)
-def test_every_request_is_answered_as_vllm_answers_it(running, part):
-    found = {
-        asked.name: found
-        for asked, answer in recorded().values()
-        if part_of(asked) == part
-        and not any(re.search(pattern, asked.name) for pattern in OTHERWISE)
-        and (found := differences(asked, answer, ask(running.address, asked)))
-    }
+@pytest.mark.parametrize("server", SERVERS)
+def test_every_request_is_answered_as_vllm_answers_it(server):
+    with running_server("--dtype", "float32", "--max-model-len", "512", *SERVERS[server]) as running:
+        found = {
+            asked.name: found
+            for asked, answer in recorded().values()
+            if asked.server == server
+            and not any(re.search(pattern, asked.name) for pattern in OTHERWISE)
+            and (found := differences(asked, answer, ask(running.address, asked)))
+        }
     assert not found, "\n".join(f"{name}: {'; '.join(what)}" for name, what in found.items())
 
 

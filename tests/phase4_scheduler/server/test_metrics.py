@@ -209,26 +209,24 @@ KING = dict(prompt="The king said no. The king said", temperature=0, max_tokens=
 KINGS = [KING, KING | {"stop": "queen"}, KING | {"logprobs": 2, "max_tokens": 12}]
 
 
-@pytest.fixture(scope="module")
-def expected():
-    """What a server without drafts answers."""
-    with running_server("--dtype", "float32") as plain:
-        return asyncio.run(send_all(plain.address, KINGS))
+DRAFTS = (dict(method="ngram", prompt_lookup_max=2), dict(model="tales-draft"))
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("method", [dict(method="ngram", prompt_lookup_max=2), dict(model="tales-draft")])
-def test_a_server_with_drafts_answers_the_same_and_counts_them(expected, method):
+def test_a_server_with_drafts_answers_the_same_and_counts_them():
     """Streams of several tokens a piece, a stop string, log probabilities; `usage` and the counters fit together."""
-    config = json.dumps(method | {"num_speculative_tokens": 3})
-    with running_server("--dtype", "float32", "--speculative-config", config) as server:
-        drafted = asyncio.run(send_all(server.address, KINGS))
-        page = samples(server.call("/metrics")[1])
-    for one, other in zip(expected, drafted, strict=True):
-        assert not one.error and not other.error
-        assert (one.text, one.finish_reason, one.usage) == (other.text, other.finish_reason, other.usage)
-    accepted = page["vllm:spec_decode_num_accepted_tokens_total"]
-    assert 0 < accepted <= page["vllm:spec_decode_num_draft_tokens_total"]
-    assert accepted == sum(v for name, v in page.items() if "num_accepted_tokens_per_pos_total" in name)
-    written = sum(answer.usage["completion_tokens"] for answer in drafted)
-    assert page["vllm:generation_tokens_total"] == written
+    with running_server("--dtype", "float32") as plain:
+        expected = asyncio.run(send_all(plain.address, KINGS))
+    for method in DRAFTS:
+        config = json.dumps(method | {"num_speculative_tokens": 3})
+        with running_server("--dtype", "float32", "--speculative-config", config) as server:
+            drafted = asyncio.run(send_all(server.address, KINGS))
+            page = samples(server.call("/metrics")[1])
+        for one, other in zip(expected, drafted, strict=True):
+            assert not one.error and not other.error, method
+            assert (one.text, one.finish_reason, one.usage) == (other.text, other.finish_reason, other.usage)
+        accepted = page["vllm:spec_decode_num_accepted_tokens_total"]
+        assert 0 < accepted <= page["vllm:spec_decode_num_draft_tokens_total"], method
+        assert accepted == sum(v for name, v in page.items() if "num_accepted_tokens_per_pos_total" in name)
+        written = sum(answer.usage["completion_tokens"] for answer in drafted)
+        assert page["vllm:generation_tokens_total"] == written

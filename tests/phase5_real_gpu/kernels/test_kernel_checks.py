@@ -137,11 +137,6 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize("kernel", [paged_decode, paged_prefill, write_kv])
-def test_a_kernel_takes_what_is_right(inputs, kernel):
-    kernel(**inputs[kernel.__name__])
-
-
 @pytest.mark.parametrize(("kernel", "change", "message"), REFUSALS)
 def test_a_kernel_refuses(inputs, kernel, change, message):
     """One line with the message in it, and the caches as they were."""
