@@ -16,6 +16,7 @@ import pickle
 import sys
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Set, ValuesView
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -76,12 +77,8 @@ def decoded(data: bytes) -> Any:
 def plain(value: Any) -> Any:
     """The same numbers, texts, containers and tensors, of Python's and torch's own types. What is no data is left out."""
     if isinstance(value, np.ndarray | np.generic):
-        if value.ndim == 0 or value.dtype.kind not in "biuf":
-            value = value.tolist()
-        else:
-            import torch
-
-            value = torch.tensor(np.ascontiguousarray(value))
+        numbers = value.ndim > 0 and value.dtype.kind in "biuf"
+        value = import_module("torch").tensor(np.ascontiguousarray(value)) if numbers else value.tolist()
     if is_tensor(value):
         return value.detach().cpu().clone()
     if isinstance(value, Mapping):

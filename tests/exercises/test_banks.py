@@ -11,7 +11,6 @@ the solution with slips in it: {what stands there: what the learner wrote}, or {
 
 import ast
 import re
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from multiprocessing import get_context
@@ -70,21 +69,17 @@ def wrong_ones(name: str) -> list[tuple[str, tuple[Any, ...]]]:
     return [(told, answers_of(name, one)) for told, one in (*found, *find(name).wrong_answers())] + crash
 
 
-def judge_right(name: str) -> list[Verdict]:
-    """Verdicts on the right answers, also by their transcripts, as `lab grade` judges."""
-    exercise = find(name)
-    right = [recorded(exercise, answer) for answer in right_ones(name)]
-    return [verdict for verdict, _ in right] + [replayed(exercise, told)[0] for _, told in right]
+def judge_all(name: str, wrong: bool) -> list[Verdict]:
+    """Verdicts on the wrong answers; or on the right ones, also by their transcripts, as `lab grade` judges."""
+    exercise, answers = find(name), [answer for _, answer in wrong_ones(name)] if wrong else right_ones(name)
+    judged = [recorded(exercise, answer) for answer in answers]
+    return [verdict for verdict, _ in judged] + [replayed(exercise, t)[0] for _, t in judged if not wrong]
 
 
-def judge_wrong(name: str) -> list[Verdict]:
-    return [recorded(find(name), answer)[0] for _, answer in wrong_ones(name)]
-
-
-def apart(judge_all: Callable[[str], list[Verdict]], name: str) -> list[Verdict]:
-    """From one process for all: one for each answer, as a learner has it, would take four times as long."""
+def verdicts(name: str, wrong: bool) -> list[Verdict]:
+    """From one process for the whole bank: one for each answer, as a learner has it, would take four times as long."""
     with ProcessPoolExecutor(1, mp_context=get_context("fork"), initializer=calm_down) as one_process:
-        return one_process.submit(judge_all, name).result()
+        return one_process.submit(judge_all, name, wrong).result()
 
 
 # ------------------------------------------------------------------ what there is
@@ -114,12 +109,12 @@ SLOWEST = "p5e1_paged_decode"  # half a minute in Triton's interpreter
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.proof] * (n == SLOWEST)) for n in NAMES])
 def test_right_answers_are_correct_and_their_transcripts_say_so(name):
-    assert [verdict for verdict in apart(judge_right, name) if verdict.state != "correct"] == []
+    assert [verdict for verdict in verdicts(name, wrong=False) if verdict.state != "correct"] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_wrong_answer_gets_its_own_diagnosis(name):
-    for (diagnosis, _), verdict in zip(wrong_ones(name), apart(judge_wrong, name), strict=True):
+    for (diagnosis, _), verdict in zip(wrong_ones(name), verdicts(name, wrong=True), strict=True):
         assert (verdict.state, verdict.diagnosis) == ("not yet", diagnosis) and verdict.says, verdict
 
 
