@@ -25,10 +25,6 @@ def is_tensor(value: Any, kind: str = "Tensor") -> bool:
     return "torch" in sys.modules and isinstance(value, getattr(sys.modules["torch"], kind))
 
 
-def is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) or is_tensor(value)
-
-
 def as_text(value: Any, exact: bool = False) -> str:
     """A text as it is, anything else as `show` shows it; "" for nothing."""
     if value is NOTHING:
@@ -57,7 +53,7 @@ def show(value: Any, longest: int = LONGEST, exact: bool = False) -> str:
     Never raises, whatever the object's own repr does.
     """
     try:
-        if is_array(value):
+        if isinstance(value, np.ndarray) or is_tensor(value):
             return _show_array(value, 9 if exact else 4)
         text = repr(value)
         if not exact and len(text) < 100 * longest:
@@ -71,7 +67,7 @@ def brief(name: str, args: Sequence[Any], function: Callable[..., Any]) -> str:
     """A call as the learner would write it, with the function's own names; larger tensors by their shapes."""
 
     def text(value: Any) -> str:
-        if is_array(value):
+        if isinstance(value, np.ndarray) or is_tensor(value):
             return show(value.tolist()) if math.prod(value.shape) < 10 else f"a tensor of {list(value.shape)}"
         return value.__name__ if callable(value) and hasattr(value, "__name__") else show(value, 200)
 
@@ -93,7 +89,7 @@ def difference(got: Any, expected: Any, tolerance: float = 1e-5, at: str = "") -
     here = f"at {at}: " if at else ""
     if got is None and expected is not None:
         return "returns-nothing", here + "the result is None. Is a `return` missing?"
-    if is_array(expected):
+    if isinstance(expected, np.ndarray) or is_tensor(expected):
         return _array_difference(got, expected, tolerance, here)
     got, (kinds, asked) = _plain(got), _kind_of(expected)
     if not isinstance(got, kinds):
@@ -173,7 +169,7 @@ def _numpy(value: Any) -> np.ndarray:
 
 def _array_difference(got: Any, expected: Any, tolerance: float, here: str) -> tuple[str, str] | None:
     of_torch = is_tensor(expected)
-    if not (is_tensor if of_torch else is_array)(got):
+    if not is_tensor(got) and (of_torch or not isinstance(got, np.ndarray)):
         if expected.shape == () and isinstance(_plain(got), numbers.Real):
             return _value_difference(_plain(got), expected.item(), tolerance, here)
         asked = "torch.Tensor" if of_torch else "numpy array"

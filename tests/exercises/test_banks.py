@@ -104,10 +104,10 @@ def test_an_exercise_is_whole(name):
 # ------------------------------------------------------------------ answers
 
 
-SLOWEST = "p5e1_paged_decode"  # half a minute in Triton's interpreter
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.proof] * (n == SLOWEST)) for n in NAMES])
+# One takes half a minute in Triton's interpreter.
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.proof] * (n == "p5e1_paged_decode")) for n in NAMES]
+)
 def test_right_answers_are_correct_and_their_transcripts_say_so(name):
     assert [verdict for verdict in verdicts(name, wrong=False) if verdict.state != "correct"] == []
 

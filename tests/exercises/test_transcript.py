@@ -24,14 +24,11 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_data_comes_back_as_it_was(value):
+def test_data_comes_back_as_it_was(value, monkeypatch):
     assert same(decoded(encoded(value)), value)
-
-
-def test_data_comes_back_where_torch_is_not_loaded(monkeypatch):
-    plain = [value for value in VALUES if type(value).__module__ in ("builtins", "collections")]
-    monkeypatch.delitem(sys.modules, "torch")
-    assert len(plain) > 10 and same(decoded(encoded(plain)), plain)
+    if type(value).__module__ in ("builtins", "collections"):  # also where torch is not loaded
+        monkeypatch.delitem(sys.modules, "torch")
+        assert same(decoded(encoded(value)), value)
 
 
 def test_what_is_no_data_is_left_out():

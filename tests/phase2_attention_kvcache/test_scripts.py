@@ -66,9 +66,8 @@ def test_heads_of_any_family(run_script, other_model):
     assert report["claims"]["attention-of-a-model"]["holds"]
 
 
-@pytest.mark.parametrize("seed", ["0", "7"])
-def test_sampling_with_any_model(run_script, other_model, seed):
-    run_script(sampling_lab, "--quick", "--model", other_model, "--prompt", "the cat", "--seed", seed)
+def test_sampling_with_any_model(run_script, other_model):
+    run_script(sampling_lab, "--quick", "--model", other_model, "--prompt", "the cat", "--seed", "7")
 
 
 def test_transformer(run_script):
