@@ -90,8 +90,9 @@ class Compiled:
             return None
         limits = LIMITS[self.capability]
         return programs_that_fit(
-            self.registers, self.shared, self.num_warps, limits.shared_multiprocessor, limits.threads
-        )
+            self.registers, self.shared, self.num_warps, limits.shared_multiprocessor, limits.threads,
+            self.capability // 10,
+        )  # fmt: skip
 
 
 def read_code(asm: Any) -> dict[str, Any]:

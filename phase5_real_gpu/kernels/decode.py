@@ -25,8 +25,7 @@ class DecodePlan:
 
     Attributes:
         num_splits: splits of the longest context; 1: contexts are not split, and nothing is merged.
-        split_tokens: [1] int32 on the device, tokens per split. A tensor and not an argument of the launch, so
-            that a recorded CUDA graph can serve other lengths later.
+        split_tokens: [1] int32 on the device, tokens per split: a tensor, so that a recorded CUDA graph can serve other lengths.
         partial_out: [B, num_heads, num_splits, head_dim] float32. partial_lse: [B, num_heads, num_splits].
     """
 
@@ -87,7 +86,7 @@ def _program_slots(num_heads, block_size, num_kv_heads, head_dim, dtype, cache_d
     card = torch.cuda.get_device_properties(device)
     fit = programs_that_fit(
         compiled.n_regs, compiled.metadata.shared, compiled.metadata.num_warps,
-        card.shared_memory_per_multiprocessor, card.max_threads_per_multi_processor,
+        card.shared_memory_per_multiprocessor, card.max_threads_per_multi_processor, card.major,
     )  # fmt: skip
     return card.multi_processor_count * fit
 
@@ -117,8 +116,7 @@ def paged_decode(
 
     Args:
         q: [B, num_heads, head_dim].
-        k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], the new token already stored. Numbers of
-            one byte are widened to q's format as they are read.
+        k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], the new token already stored; fp8 is widened when read.
         block_tables: [B, most blocks] integers; entries after a request's blocks are ignored.
         context_lens: [B] integers, the new token included; 0: a row of padding, its result is zero.
         scale: 1 / sqrt(head_dim) if not given.

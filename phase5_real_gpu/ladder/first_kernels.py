@@ -1,6 +1,6 @@
 """Three kernels to begin with, one idea each: neighbouring loads, shared memory, and loads that run ahead.
 
-    scale        each lane reads one number: neighbours in memory, or numbers far apart
+    scale        lanes read numbers that are neighbours in memory, or far apart
     transpose    a tile changes its order, through shared memory
     multiply     tiles are fetched while tensor cores multiply the ones before
 

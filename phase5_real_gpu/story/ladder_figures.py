@@ -12,7 +12,7 @@ H100_PROGRAMS = 3 * 132  # its multiprocessors
 def draw_work():
     """Without a GPU: what each rung changes about the way it asks for bytes."""
     fig, (left, middle, right) = new_figure(
-        "Rung 2 requests fewer bytes, rungs 3 and 4 more at once, rung 6 starts more programs",
+        "Rung 2 requests fewer bytes, rung 3 more at once, rung 4 also while it computes, rung 6 starts more programs",
         "Counted from the code, not timed: Llama-3 8B's heads, blocks of 16 tokens, bfloat16, an H100",
         panels=3,
         size=(7.2, 9.6),
@@ -25,15 +25,12 @@ def draw_work():
     left.axvline(1, color=GREY, linestyle="--", linewidth=1.2)
     left.set(title="Bytes requested / needed", xlabel="64 requests of 4,096 tokens", xlim=(0, 4.6))
 
-    # Bytes of keys and values of a tile. From rung 4 on there is a place for the next one, too.
+    # Bytes of keys and values of a tile. From rung 4 on a tile is in flight while another one is multiplied.
     tiles = [FULL_BATCH.block_size] * 2 + [tile_tokens(FULL_BATCH.head_dim, FULL_BATCH.itemsize)] * 5
-    per_turn = [2 * tile * FULL_BATCH.head_dim * FULL_BATCH.itemsize / 1024 for tile in tiles]
-    middle.barh(places, per_turn, 0.6, color=ORANGE, label="this tile")
-    ahead = [per_turn[i] if i >= 3 else 0 for i in places]
-    middle.barh(
-        places, ahead, 0.6, left=per_turn, color=ORANGE, alpha=0.4, label="the next tile, fetched ahead"
-    )
-    middle.set(title="Keys and values in flight", xlabel="KiB per program", xlim=(0, 88))
+    in_flight = [2 * tile * FULL_BATCH.head_dim * FULL_BATCH.itemsize / 1024 for tile in tiles]
+    middle.barh(places[:3], in_flight[:3], 0.6, color=ORANGE, alpha=0.4, label="only between multiplications")
+    middle.barh(places[3:], in_flight[3:], 0.6, color=ORANGE, label="during multiplications, too")
+    middle.set(title="Keys and values in flight", xlabel="KiB per program", xlim=(0, 44))
     middle.legend(loc="upper right", fontsize=9.5)
 
     programs = [rung.work(ONE_LONG).programs for rung in LADDER]
@@ -49,7 +46,7 @@ def draw_work():
 
     for ax, values, line in (
         (left, asked, 1),
-        (middle, [a + b for a, b in zip(per_turn, ahead)], None),
+        (middle, in_flight, None),
         (right, programs, H100_PROGRAMS),
     ):
         whole = ax.get_xlim()[1]
@@ -68,7 +65,7 @@ def draw_staircase(gb_s: dict[str, list[float | None]], read_gb_s: float, card: 
     full_batch = [rate for rate in gb_s["b64-4k"] if rate]
     fig, axes = new_figure(
         f"From {full_batch[0]:,.0f} to {full_batch[-1]:,.0f} GB/s, one step at a time",
-        f"Keys and values needed, over the time taken; {card}, 32 / 8 heads of 128, pages of 16",
+        f"Keys and values needed, over the time taken; {card}, 32 / 8 heads of 128, blocks of 16",
         panels=2,
     )
     names = [f"{i}\n{rung.name}" for i, rung in enumerate(LADDER, 1)]

@@ -30,10 +30,10 @@ def same_answer(lab: Lab, device: str) -> None:
     shape = SMALL if device == "cpu" else replace(SMALL, context_lens=[700, 0, 1290], itemsize=2)
     dtype = torch.float32 if device == "cpu" else torch.float16
     step = random_step(shape, dtype, device, lab.seed)
-    lab.say(f"""A small step: contexts of {", ".join(map(str, shape.context_lens))} tokens in pages of
+    lab.say(f"""A small step: contexts of {", ".join(map(str, shape.context_lens))} tokens in blocks of
         {shape.block_size}, {shape.num_heads} query heads on {shape.num_kv_heads} KV heads, so
         {shape.num_heads // shape.num_kv_heads} share one. What no request owns is poisoned: empty slots are NaN, and
-        table entries behind a request's last page point far outside the pool.""")
+        table entries behind a request's last block point far outside the pool.""")
     right, off, results = expected(step), [], []
     for rung in lab.progress(LADDER, "interpreting seven kernels" if INTERPRETED else "seven kernels"):
         with count_loads(keys=step[1], values=step[2]) if INTERPRETED else nullcontext() as seen:
@@ -56,7 +56,7 @@ def same_answer(lab: Lab, device: str) -> None:
         counted(lab, shape, results)
     lab.table(
         "What each rung requests",
-        ["rung", "", "programs", "iterations, longest", "bytes / bytes needed", "page ids", "difference"],
+        ["rung", "", "programs", "iterations, longest", "bytes / bytes needed", "block ids", "difference"],
         rows,
         note=f"Needed: {shape.kv_bytes:,} bytes of keys and values, each once.",
     )

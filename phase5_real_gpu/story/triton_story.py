@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.figures import BLUE, GREY, ORANGE, PURPLE, TEAL, YELLOW, new_figure
+from labkit.figures import BLUE, GREY, ORANGE, PURPLE, TEAL, YELLOW, new_figure, plain_numbers
 from labkit.lab import Lab
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer
@@ -17,7 +17,7 @@ from phase3_paged_attention.paging import PagedKVCache
 from phase3_paged_attention.paging.paged_attention import paged_attention_loops
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu.kernels import TritonPagedKVCache, paged_decode, paged_prefill, write_kv
-from phase5_real_gpu.kernels.split_rule import choose_splits
+from phase5_real_gpu.kernels.split_rule import choose_splits, split_times
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, card_problem
 from phase5_real_gpu.ladder.counted_loads import expected, random_step
 from phase5_real_gpu.ladder.ladder_rungs import Shape
@@ -25,6 +25,12 @@ from phase5_real_gpu.story.ladder_figures import H100_PROGRAMS
 
 BLOCK = 16
 TILE = 64
+LATENCY = (
+    480 / 1.755e9
+)  # seconds of a load from HBM: cycles of an idle H800 (Luo et al., 2024), over its clock
+SATURATING = (
+    3.35e12 * LATENCY / 2**15
+)  # an H100's bandwidth x latency, over a tile of keys and values (32 KiB)
 
 
 def where_kernels_run(lab: Lab, device: str) -> None:
@@ -102,14 +108,14 @@ def _difference(a: Tensor, b: Tensor) -> float:
 def how_many_splits(lab: Lab) -> None:
     lab.title("How many splits?")
     heads = SHAPES["llama-3-8b"].num_kv_heads
-    lab.say(f"""Cutting makes more programs. Too few, and multiprocessors idle; too many, and merging and half-empty last
-        rounds cost more than they bring. `kernels/split_rule.py` counts rounds: programs, divided by what runs at a
-        time ({H100_PROGRAMS} on an H100), rounded up, times the tokens of a split. It takes the fewest splits that
+    lab.say(f"""Splits make more programs. Too few, and multiprocessors idle; too many, and the merge and half-empty last
+        rounds cost more than they bring. `kernels/split_rule.py` counts rounds: programs, divided by those that are resident
+        ({H100_PROGRAMS} on an H100), rounded up, times the tokens of a split. It takes the fewest splits that
         reach at least 85% of the best speed.""")
     alone = choose_splits([32768], heads, H100_PROGRAMS, TILE)
     lab.predict(
         claim="splits-one-user",
-        question=f"one user with 32,768 tokens, {heads} KV heads, {H100_PROGRAMS} programs at a time: splits",
+        question=f"one request of 32,768 tokens, {heads} KV heads, {H100_PROGRAMS} resident programs: splits",
         predicted=43,
         measured=alone.num_splits,
         note=f"{H100_PROGRAMS} / {heads} = 49 splits would fit into one round; in whole tiles of {TILE} the shortest round "
@@ -118,45 +124,51 @@ def how_many_splits(lab: Lab) -> None:
     crowd = choose_splits([4096] * 64, heads, H100_PROGRAMS, TILE)
     lab.predict(
         claim="splits-many-users",
-        question="64 users with 4,096 tokens each: splits",
+        question="64 requests of 4,096 tokens each: splits",
         predicted=2,
         measured=crowd.num_splits,
-        note=f"{64 * heads} programs are two rounds, the second nearly empty. Cut in two they are three rounds half as long.",
+        note=f"{64 * heads} programs are two rounds, the second nearly empty. In two splits they are three rounds half as long.",
     )
     cases = {
-        "1 user x 32,768": [32768],
-        "4 users x 8,192": [8192] * 4,
-        "64 users x 4,096": [4096] * 64,
-        "96 users x 4,096": [4096] * 96,
-        "1 user x 32,768 and 63 x 512": [32768] + [512] * 63,
+        "1 request x 32,768": [32768],
+        "4 requests x 8,192": [8192] * 4,
+        "64 requests x 4,096": [4096] * 64,
+        "96 requests x 4,096": [4096] * 96,
+        "1 x 32,768 and 63 x 512": [32768] + [512] * 63,
     }
-    lab.say("""The figure holds more cases. One long context among short ones shows why splits are counted for each
-        request: uncut, it would keep eight programs busy long after all others are done.""")
+    lab.say(f"""The figure holds more cases. One long context among short ones shows why the splits of each request are counted:
+        in one split, its eight programs would run long after all others are done. The rule knows no bandwidth. By Little's law
+        {SATURATING:.0f} programs reach that of an H100 at the latency of an idle one; the lower panel adds this floor. Whether latency under
+        load is high enough for the rule, no GPU has measured yet.""")
     lab.figure(draw_splits(cases, heads), "how_many_splits")
 
 
 def draw_splits(cases: dict[str, list[int]], heads: int):
-    fig, (ax,) = new_figure(
-        "One request needs dozens of splits, 96 requests need none",
-        f"Time of one layer's decode attention by the rule's count, not timed; {heads} KV heads, {H100_PROGRAMS} programs at a time (H100)",
-        size=(7.2, 4.8),
+    fig, panels = new_figure(
+        "With the bandwidth as a floor, full batches gain nothing from splits",
+        f"Computed, not timed, for an H100 at idle latency: {heads} KV heads, {H100_PROGRAMS} resident programs",
+        panels=2,
+        size=(7.2, 8.2),
+        sharex=True,
     )
-    for (name, lens), color in zip(cases.items(), (BLUE, ORANGE, TEAL, PURPLE, YELLOW)):
-        tiles = -(-max(lens) // TILE)
-        splits = np.arange(1, min(tiles, 128) + 1)
-        sizes = -(-tiles // splits) * TILE
-        programs = heads * (-(-np.array(lens)[:, None] // sizes)).sum(axis=0)
-        time = -(-programs // H100_PROGRAMS) * sizes
-        ax.plot(splits, time / time[0], color=color, linewidth=1.6, label=name)
-        chosen = choose_splits(lens, heads, H100_PROGRAMS, TILE).num_splits
-        ax.plot(chosen, time[chosen - 1] / time[0], "o", color=color, markersize=9, markeredgecolor="white")
-    ax.plot([], [], "o", color=GREY, markersize=9, label="chosen by the rule")
-    ax.set(xscale="log", yscale="log", xlabel="splits of the longest context", ylabel="time, uncut = 1")
+    titles = (
+        "The rule: rounds of programs, each waiting once per tile",
+        f"The same, but never faster than the bandwidth ({SATURATING:.0f} programs reach it)",
+    )
+    for ax, title, saturating in zip(panels, titles, (math.inf, SATURATING)):
+        for (name, lens), color in zip(cases.items(), (BLUE, ORANGE, TEAL, PURPLE, YELLOW)):
+            _, latencies = split_times(lens, heads, H100_PROGRAMS, TILE, saturating)
+            us = 1e6 * LATENCY * latencies
+            ax.plot(range(1, len(us) + 1), us, color=color, linewidth=1.6, label=name)
+            chosen = choose_splits(lens, heads, H100_PROGRAMS, TILE).num_splits
+            ax.plot(chosen, us[chosen - 1], "o", color=color, markersize=9, markeredgecolor="white")
+        ax.set(xscale="log", yscale="log", title=title, ylabel="µs", ylim=(2, 700))
+        plain_numbers(ax, "y")
     ticks = [1, 2, 4, 8, 16, 32, 64, 128]
-    ax.set_xticks(ticks, [str(t) for t in ticks])
-    ax.set_yticks([0.03, 0.1, 0.3, 1], ["0.03", "0.1", "0.3", "1"])
-    ax.minorticks_off()
-    ax.legend(loc="lower left")
+    panels[1].set_xticks(ticks, [str(t) for t in ticks])
+    panels[1].set_xlabel("splits of the longest context")
+    panels[1].plot([], [], "o", color=GREY, markersize=9, label="chosen by the rule")
+    panels[1].legend(loc="lower left", fontsize=9)
     return fig
 
 

@@ -222,7 +222,7 @@ def test_replay_says_so_when_the_books_differ(open_piece, recording):
     assert shown(page, "invariant") == "the engine counts differently"
 
 
-# ---------------------------------------------------------------------- cut a context
+# ---------------------------------------------------------------------- split a context
 
 
 def test_splits_are_those_of_the_rule(open_piece):
@@ -234,18 +234,18 @@ def test_splits_are_those_of_the_rule(open_piece):
         ("B200", 256, 256),
     ]:
         page.get_by_label("card").select_option(str(list(CARDS).index(card)))
-        slide(page, "users", USERS.index(users))
+        slide(page, "requests", USERS.index(users))
         slide(page, "tokens", TOKENS.index(tokens))
         num_splits, size = splits_for(card, users, tokens)
         assert number(shown(page, "splits")) == num_splits == page.locator(".context i").count()
-        assert number(shown(page, "tokens a split")) == size
+        assert number(shown(page, "tokens per split")) == size
         assert number(shown(page, "programs")) == num_splits * users * 8
         slots = CARDS[card]
         assert number(shown(page, "rounds")) == -(-num_splits * users * 8 // slots)
         assert page.locator(".slots i").count() == slots
         busy = (num_splits * users * 8 - 1) % slots + 1
         assert page.locator(".slots i.busy").count() == busy
-    page.get_by_label("cut").uncheck()
+    page.get_by_label("split").uncheck()
     assert number(shown(page, "splits")) == 1
 
 

@@ -1,4 +1,4 @@
-// How a context is cut into splits, and how the programs fill a card. All numbers come from Python's split rule.
+// How a context is divided into splits, and how the programs fill a card. All numbers come from Python's split rule.
 
 import { box, element, showCounts, thousands } from "./common.js";
 
@@ -14,19 +14,19 @@ function render({ data, el }) {
     return input;
   };
   const card = element("select", { "aria-label": "card" });
-  data.cards.forEach((c, i) => card.append(element("option", { value: String(i) }, `${c.name}: ${c.resident} programs at a time`)));
+  data.cards.forEach((c, i) => card.append(element("option", { value: String(i) }, `${c.name}: ${c.resident} resident programs`)));
   card.value = String(data.start.card);
   card.addEventListener("change", draw);
-  const users = slider("users", data.users, data.start.users), tokens = slider("tokens", data.tokens, data.start.tokens);
-  const cut = element("input", { type: "checkbox", "aria-label": "cut" });
+  const users = slider("requests", data.users, data.start.users), tokens = slider("tokens", data.tokens, data.start.tokens);
+  const cut = element("input", { type: "checkbox", "aria-label": "split" });
   cut.checked = true;
   cut.addEventListener("change", draw);
-  const usersText = element("b", { "data-name": "users" }), tokensText = element("b", { "data-name": "tokens" });
+  const usersText = element("b", { "data-name": "requests" }), tokensText = element("b", { "data-name": "tokens" });
   const context = element("div", { class: "context" }), slots = element("div", { class: "slots" }), counts = element("div", { class: "counts" });
   const caption = element("small");
-  const frame = box("spl", STYLE, element("div", { class: "bar" }, card, element("label", {}, "users ", users, " ", usersText),
-    element("label", {}, "tokens each ", tokens, " ", tokensText), element("label", {}, cut, " cut contexts into splits")),
-    element("small", {}, "one user's context, split by split"), context, caption, slots, counts);
+  const frame = box("spl", STYLE, element("div", { class: "bar" }, card, element("label", {}, "requests ", users, " ", usersText),
+    element("label", {}, "tokens each ", tokens, " ", tokensText), element("label", {}, cut, " divide contexts into splits")),
+    element("small", {}, "one request's context, split by split"), context, caption, slots, counts);
   el.append(frame);
 
   function draw() {
@@ -44,7 +44,7 @@ function render({ data, el }) {
     caption.textContent = `programs that run at the same time, in ${rounds === 1 ? "the only" : "the last of " + thousands(rounds)} round${rounds === 1 ? "" : "s"}`;
     slots.replaceChildren();
     for (let i = 0; i < room; i++) slots.append(element("i", { class: i < last ? "busy" : "" }));
-    showCounts(counts, [["splits", thousands(splits)], ["tokens a split", thousands(size)], ["programs", thousands(programs)],
+    showCounts(counts, [["splits", thousands(splits)], ["tokens per split", thousands(size)], ["programs", thousands(programs)],
       ["rounds", thousands(rounds)], ["tokens that pass one after another", thousands(rounds * size)],
       ["of them busy", `${Math.round((100 * programs) / (rounds * room))}%`]]);
   }

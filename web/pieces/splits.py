@@ -1,4 +1,4 @@
-"""How a context is cut into splits, and how full that makes a card."""
+"""How a context is divided into splits, and how full that makes a card."""
 
 from phase1_tokens_embeddings.weights import cards
 from phase5_real_gpu.kernels.split_rule import Splits, choose_splits
@@ -6,23 +6,23 @@ from web.pieces.piece import Piece, in_words
 
 # Programs of the decode kernel, head size 128, that each card holds at a time: multiprocessors times what fits (compile_report.py).
 CARDS = {
-    "T4": 3 * cards.CARDS["t4"].multiprocessors,
+    "T4": 4 * cards.CARDS["t4"].multiprocessors,
     "A100": 2 * cards.CARDS["a100-80"].multiprocessors,
     "H100": 3 * cards.CARDS["h100"].multiprocessors,
     "B200": 3 * 148,
 }
 USERS = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 TOKENS = [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072]
-TILE = 64
+TILES = {"T4": 16}  # tokens per tile where Triton writes no matrix instructions; 64 elsewhere (`tile_tokens`)
 
 
 def splits_for(card: str, users: int, tokens: int, kv_heads: int = 8) -> Splits:
-    """The rule of the decode kernel for users with contexts of one length."""
-    return choose_splits([tokens] * users, kv_heads, CARDS[card], TILE)
+    """The rule of the decode kernel for requests with contexts of one length."""
+    return choose_splits([tokens] * users, kv_heads, CARDS[card], TILES.get(card, 64))
 
 
 def splits_piece(kv_heads: int = 8, card: str = "H100", users: int = 1, tokens: int = 32768) -> Piece:
-    """Sliders for users and their contexts; the splits, the programs and the rounds that the rule makes of them.
+    """Sliders for requests and their contexts; the splits, the programs and the rounds that the rule makes of them.
 
     Raises:
         ValueError: a start that the sliders do not have.
@@ -38,10 +38,10 @@ def splits_piece(kv_heads: int = 8, card: str = "H100", users: int = 1, tokens: 
         "rule": [[[list(splits_for(name, u, t, kv_heads)) for t in TOKENS] for u in USERS] for name in CARDS],
         "start": {"card": list(CARDS).index(card), "users": users, "tokens": tokens},
     }
-    lines = [f"{'users':>6}  {'tokens':>8}  {'splits':>6}  {'tokens a split':>14}"]
+    lines = [f"{'requests':>8}  {'tokens':>8}  {'splits':>6}  {'tokens per split':>16}"]
     for u in (1, 8, 64):
         for t in (2048, 32768):
             num_splits, size = splits_for(card, u, t, kv_heads)
-            lines.append(f"{u:>6}  {t:>8,}  {num_splits:>6}  {size:>14,}")
+            lines.append(f"{u:>8}  {t:>8,}  {num_splits:>6}  {size:>16,}")
     what = f"The rule on a card of type {card}, {kv_heads} KV heads:"
     return Piece("splits", data, in_words("Sliders.", what, lines))

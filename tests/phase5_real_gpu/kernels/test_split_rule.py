@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase5_real_gpu.kernels.split_rule import GOOD_ENOUGH, MOST_SPLITS, choose_splits, programs_that_fit
+from phase5_real_gpu.kernels.split_rule import (
+    GOOD_ENOUGH,
+    MOST_SPLITS,
+    choose_splits,
+    programs_that_fit,
+    split_times,
+)
 
 quick = settings(max_examples=150)
 contexts = st.lists(st.integers(0, 6000), min_size=1, max_size=12)
@@ -58,6 +64,13 @@ def test_the_fewest_splits_that_are_good_enough(context_lens, heads, resident, t
     assert chosen == min(good)
 
 
+@pytest.mark.parametrize(("context_lens", "enough"), [([4096] * 64, 1), ([32768], 4), ([8192] * 4, 1)])
+def test_with_the_floor_of_littles_law_few_splits_are_enough(context_lens, enough):
+    """28 programs reach the bandwidth, so that no number of splits is faster than all tiles of all heads / 28."""
+    _, times = split_times(context_lens, 8, 396, 64, saturating=28)
+    assert times.argmin() + 1 == enough and times.min() == pytest.approx(sum(context_lens) / 64 * 8 / 28)
+
+
 @pytest.mark.parametrize("context_lens", [[], [0], [0, 0, 0], [1], [256]])
 def test_nothing_to_cut(context_lens):
     splits = choose_splits(context_lens, 8, 264, 64)
@@ -67,12 +80,13 @@ def test_nothing_to_cut(context_lens):
 @pytest.mark.parametrize(
     ("registers", "shared", "warps", "card", "fit"),
     [
-        (120, 32_768, 4, (228, 2048), 4),  # by registers: 120 x 128 threads
-        (168, 65_536, 4, (228, 2048), 3),  # an H100: registers and shared memory both allow 3
-        (32, 0, 8, (228, 2048), 8),  # by threads
-        (16, 0, 1, (228, 2048), 32),  # no multiprocessor holds more
-        (255, 200_000, 16, (100, 1536), 1),  # what cannot start is the compiler's to refuse
+        (120, 32_768, 4, (228, 2048, 9), 4),  # by registers: 120 x 128 threads
+        (168, 65_536, 4, (228, 2048, 9), 3),  # an H100: registers and shared memory both allow 3
+        (128, 16_384, 4, (64, 1024, 7), 4),  # a T4 reserves no shared memory
+        (32, 0, 8, (228, 2048, 9), 8),  # by threads
+        (16, 0, 1, (228, 2048, 9), 32),  # no multiprocessor holds more
+        (255, 200_000, 16, (100, 1536, 8), 1),  # what cannot start is the compiler's to refuse
     ],
 )
 def test_programs_that_fit(registers, shared, warps, card, fit):
-    assert programs_that_fit(registers, shared, warps, card[0] * 1024, card[1]) == fit
+    assert programs_that_fit(registers, shared, warps, card[0] * 1024, *card[1:]) == fit
