@@ -7,13 +7,15 @@ instead of the matrix units. No GPU is needed to see that. A compiler writes ins
 You will see each kernel of the engine compiled for seven kinds of card, from a T4 to a B200, what one line moved in a
 loop does to the way keys are fetched, and a list of what cannot be known before a kernel has run.
 
-Needs Triton, not a GPU.
+Needs Triton, not a GPU. One kernel, after a change of yours: --case "first scale"; the kernels of one card: --card sm_75.
 """
 
+import argparse
 from dataclasses import asdict
 
 from labkit.lab import Lab, run_lab
 from phase5_real_gpu.compiling import compile_cases
+from phase5_real_gpu.compiling.machine_code import LIMITS
 from phase5_real_gpu.kernels.triton_setup import require_triton
 from phase5_real_gpu.story import compile_story as chapters
 from phase5_real_gpu.story.compile_story import FIRST, HOISTED, MAIN_CARD, NOT_CAUGHT, PLAIN
@@ -21,9 +23,15 @@ from phase5_real_gpu.story.compile_story import FIRST, HOISTED, MAIN_CARD, NOT_C
 
 def story(lab: Lab) -> None:
     require_triton()
+    if lab.args.case or lab.args.card:
+        listed = chapters.chosen(lab.args.case, lab.args.card)
+        compiled = list(lab.progress(compile_cases(listed), "compiling", total=len(listed)))
+        chapters.explain_columns(lab)
+        chapters.show_card(lab, listed[0]["capability"], compiled)
+        return
     lab.say("""A kernel is compiled for one kind of card when it is first launched. Here that is done ahead of time, for
         cards that are not here, with the arguments that the engine would pass: 32 query heads and 8 KV heads of
-        128, pages of 16 tokens.""")
+        128, blocks of 16 tokens.""")
     listed = chapters.requests(lab.quick)
     compiled = list(lab.progress(compile_cases(listed), "compiling", total=len(listed)))
     engine = [c for c in compiled if not c.case.startswith(("ladder", "first"))]
@@ -39,8 +47,16 @@ def story(lab: Lab) -> None:
     lab.figure(chapters.draw(engine), "compile_report")
 
 
+def own_arguments(parser: argparse.ArgumentParser) -> None:
+    names = [limits.name for limits in LIMITS.values()]
+    parser.add_argument(
+        "--case", metavar="NAME", help='one kernel only, for --card (sm_90): "decode", "ladder, tile"'
+    )
+    parser.add_argument("--card", choices=names, help="the engine's kernels for this kind of card only")
+
+
 def main(argv: list[str] | None = None) -> int:
-    return run_lab(story, __doc__, options=("quick",), argv=argv)
+    return run_lab(story, __doc__, options=("quick",), add_arguments=own_arguments, argv=argv)
 
 
 if __name__ == "__main__":

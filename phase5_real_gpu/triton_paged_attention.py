@@ -6,7 +6,7 @@ multiprocessors work on hundreds of such copies side by side, so the art is to h
 each fetch its keys and values from memory exactly once.
 
 You will see that the kernels' results equal Phase 3's to the last bit that rounding leaves, by what rule a context
-is cut into splits, and the engine of Phase 4 running on them.
+is divided into splits, and the engine of Phase 4 running on them.
 
 Without a GPU the kernels run in Triton's interpreter: the same lines, slowly, on the CPU, one program after the other. That
 proves formulas, masks, the walk over the tables and the merging. It shows no race between programs, and says nothing of speed.

@@ -36,7 +36,7 @@ require_triton()  # it exists for Linux only
 @triton.jit
 def long_softmax(x, out, columns, TILE: tl.constexpr):
     """Softmax of a row. x, out: [rows, columns], the rows close together. Grid: (rows,). Reads each number at most twice."""
-    row = tl.program_id(0) * columns
+    row = tl.program_id(0).to(tl.int64) * columns
     places = tl.arange(0, TILE)
     # BEGIN SOLUTION
     largest, total = float("-inf"), 0.0

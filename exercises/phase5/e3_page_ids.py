@@ -1,33 +1,32 @@
 # %% [markdown]
 # # 5.3 Block ids of a tile, one iteration ahead
 #
-# A **tile** is the number of tokens that a program fetches at a time (16, 64, 128); the card determines its best size. A **page** is the kernels' name
-# for a block (8, 16, 256 tokens); the memory manager determines its size. The two may differ. A tile may need several pages, a page may serve several
-# tiles, and a tile may begin in the middle of a page. So each token of the tile needs its own page id. The i-th token is called **lane** i. In a tile
-# that begins at token `first`:
+# A **tile** is the number of tokens that a program fetches at a time (16, 64, 128); the card determines its best size. The size of a **block** (8, 16,
+# 256 tokens) is that of the cache. The two may differ. A tile may need several blocks, a block may serve several tiles, and a tile may begin in the
+# middle of a block. So each token of the tile needs its own block id. The i-th token has **place** i. In a tile that begins at token `first`:
 #
-#     token    = first + lane
+#     token    = first + place
 #     logical  = token // BLOCK_SIZE        index in the block table
-#     offset   = token % BLOCK_SIZE         place in the page
-#     exists   = token < length             in the last tile some lanes have no token
+#     offset   = token % BLOCK_SIZE         within the block
+#     exists   = token < length             in the last tile some places have no token
 #
-# By hand: pages of 4, tiles of 6, 15 tokens. The tile that begins at token 12:
+# By hand: blocks of 4, tiles of 6, 15 tokens. The tile that begins at token 12:
 #
-#     lane       0   1   2   3   4   5
+#     place      0   1   2   3   4   5
 #     token     12  13  14  15  16  17
 #     logical    3   3   3   3   4   4
 #     offset     0   1   2   3   0   1
 #     exists     x   x   x   -   -   -          the table has 4 entries: there is no entry 4!
 #
-# **One iteration ahead.** The address of a key depends on the block table, which is in slow memory as well. A program that loads page ids and
-# uses them at once waits for them, and requests the keys only afterwards. So the program loads the page ids of the *next* tile while it computes this
+# **One iteration ahead.** The address of a key depends on the block table, which is in slow memory as well. A program that loads block ids and
+# uses them at once waits for them, and requests the keys only afterwards. So the program loads the block ids of the *next* tile while it computes this
 # tile ("hoisted" out of their iteration):
 #
-#     load the page ids of tile 0
-#     in each round:  load the page ids of the next tile;  load the keys of this tile, with the page ids loaded before
+#     load the block ids of tile 0
+#     in each iteration:  load the block ids of the next tile;  load the keys of this tile, with the block ids loaded before
 #
 # Write the kernel: the scores of one request, for the 16 query heads that share its keys (fewer are padded to 16, the smallest matrix of the tensor
-# cores). `tl.dot(queries, tl.trans(tile), input_precision="ieee")` is [16, TILE]. Load the page ids of each tile once, and keep those of at most two tiles:
+# cores). `tl.dot(queries, tl.trans(tile), input_precision="ieee")` is [16, TILE]. Load the block ids of each tile once, and keep those of at most two tiles:
 # a program has few registers. Read no entry of the table that the request does not have, and no key of another request.
 # %%
 import torch
@@ -53,20 +52,20 @@ def tile_scores(
     TILE: tl.constexpr,
 ):
     """Compute all scores of a request. Grid: (1,)."""
-    lanes, dims = tl.arange(0, TILE), tl.arange(0, HEAD_DIM)
+    places, dims = tl.arange(0, TILE), tl.arange(0, HEAD_DIM)
     heads = tl.arange(0, 16)[:, None]
     queries = tl.load(q + heads * HEAD_DIM + dims[None, :])
     # BEGIN SOLUTION
-    pages = tl.load(block_table + lanes // BLOCK_SIZE, mask=lanes < length, other=0)
+    blocks = tl.load(block_table + places // BLOCK_SIZE, mask=places < length, other=0)
     for first in range(0, length, TILE):
-        tokens = first + lanes
+        tokens = first + places
         coming = tokens + TILE
-        next_pages = tl.load(block_table + coming // BLOCK_SIZE, mask=coming < length, other=0)
-        begins = pages.to(tl.int64) * block_stride + tokens % BLOCK_SIZE * token_stride
+        next_blocks = tl.load(block_table + coming // BLOCK_SIZE, mask=coming < length, other=0)
+        begins = blocks.to(tl.int64) * block_stride + tokens % BLOCK_SIZE * token_stride
         tile = tl.load(keys + begins[:, None] + dims[None, :], mask=(tokens < length)[:, None], other=0.0)
         scores = tl.dot(queries, tl.trans(tile), input_precision="ieee")
         tl.store(out + heads * length + tokens[None, :], scores, mask=(tokens < length)[None, :])
-        pages = next_pages
+        blocks = next_blocks
     # END SOLUTION
 
 
@@ -75,8 +74,8 @@ check("p5e3_page_ids", tile_scores)
 # %% [markdown]
 # ## What the compiler makes of it
 #
-# Triton's compiler starts the loads of later rounds early (its **pipeliner**): a **buffer** is space in shared memory for a tile of keys of a later
-# round. How many buffers does your kernel have? Then load the page ids in the round that uses them, and compile again.
+# Triton's compiler starts the loads of later iterations early (its **pipeliner**): a **buffer** is space in shared memory for a tile of keys of a later
+# iteration. How many buffers does your kernel have? Then load the block ids in the iteration that uses them, and compile again.
 # %% tags=["engine", "compiler"]
 from exercises.phase5.compiled import compile_your_kernel
 

@@ -173,28 +173,31 @@ def grade_scores(block_scores: Any) -> None:
     SCORES.judge("block_scores", block_scores, cases, play=scored)
 
 
-# ---------------------------------------------------------------------- 5.3 page ids, one round ahead
+# ---------------------------------------------------------------------- 5.3 block ids, one iteration ahead
 
-FIRST = "    pages = tl.load(block_table + lanes // BLOCK_SIZE, mask=lanes < length, other=0)\n"
-NEXT = "next_pages = tl.load(block_table + coming // BLOCK_SIZE, mask=coming < length, other=0)"
-OWN = "pages = tl.load(block_table + tokens // BLOCK_SIZE, mask=tokens < length, other=0)"
-ENTRY, COMING = "lanes // BLOCK_SIZE", "coming // BLOCK_SIZE"
-OFFSET, EXISTS, PAGE = "tokens % BLOCK_SIZE", "tokens < length", "pages.to(tl.int64) *"
+FIRST = "    blocks = tl.load(block_table + places // BLOCK_SIZE, mask=places < length, other=0)\n"
+NEXT = "next_blocks = tl.load(block_table + coming // BLOCK_SIZE, mask=coming < length, other=0)"
+OWN = "blocks = tl.load(block_table + tokens // BLOCK_SIZE, mask=tokens < length, other=0)"
+ENTRY, COMING = "places // BLOCK_SIZE", "coming // BLOCK_SIZE"
+OFFSET, EXISTS, PAGE = "tokens % BLOCK_SIZE", "tokens < length", "blocks.to(tl.int64) *"
 STORE = "        tl.store(out + heads * length + tokens[None, :], scores, mask=(tokens < length)[None, :])\n"
-SECOND = "(lanes + TILE) // BLOCK_SIZE, mask=lanes + TILE < length"
-JUST_IN_TIME = {FIRST: "", NEXT: OWN, "        pages = next_pages\n": ""}
+SECOND = "(places + TILE) // BLOCK_SIZE, mask=places + TILE < length"
+JUST_IN_TIME = {FIRST: "", NEXT: OWN, "        blocks = next_blocks\n": ""}
 PAGES = Exercise(
     "p5e3_page_ids",
     20.0,
     tile_scores={
-        "tile-as-page": {ENTRY: "lanes // TILE", COMING: "coming // TILE"},
-        "one-page-for-the-tile": {ENTRY: "(lanes * 0)", COMING: "((first + TILE) // BLOCK_SIZE + lanes * 0)"},
+        "tile-as-page": {ENTRY: "places // TILE", COMING: "coming // TILE"},
+        "one-page-for-the-tile": {
+            ENTRY: "(places * 0)",
+            COMING: "((first + TILE) // BLOCK_SIZE + places * 0)",
+        },
         "start-forgotten": {COMING: ENTRY},
-        "offset-in-the-tile": {OFFSET: "lanes"},
+        "offset-in-the-tile": {OFFSET: "places"},
         "offset-not-modulo": {OFFSET: "tokens"},
         "one-lane-too-many": {EXISTS: "tokens <= length"},
         "whole-last-page": {EXISTS: "tokens // BLOCK_SIZE <= (length - 1) // BLOCK_SIZE"},
-        "valid-counts-lanes": {EXISTS: "lanes < length"},
+        "valid-counts-lanes": {EXISTS: "places < length"},
         "all-valid": {EXISTS: "tokens >= 0"},
         "reads-beyond-the-table": (
             {"coming < length": "tokens < length"},
@@ -204,14 +207,14 @@ PAGES = Exercise(
         "just-in-time": (JUST_IN_TIME, When(lambda got, want, *_: got["tiles held"] < want["tiles held"])),
         "loaded-twice": (
             {**JUST_IN_TIME, NEXT: f"{NEXT}\n        {OWN}"},
-            When(lambda got, want, *_: got["loads of page ids"] > want["loads of page ids"]),
+            When(lambda got, want, *_: got["loads of block ids"] > want["loads of block ids"]),
         ),
         "all-up-front": When(lambda got, want, *_: got["tiles held"] > want["tiles held"]),
         "pages-of-the-next-tile": {PAGE: f"next_{PAGE}"},
-        "pages-of-the-tile-before": {FIRST: "    pages = lanes * 0\n"},
+        "pages-of-the-tile-before": {FIRST: "    blocks = places * 0\n"},
         "logical-as-physical": {PAGE: "(tokens // BLOCK_SIZE).to(tl.int64) *"},
         "last-tile-lost": {"range(0, length, TILE)": "range(0, length // TILE * TILE, TILE)"},
-        "first-tile-lost": {"range(0,": "range(TILE,", f"{ENTRY}, mask=lanes < length": SECOND},
+        "first-tile-lost": {"range(0,": "range(TILE,", f"{ENTRY}, mask=places < length": SECOND},
         "offsets-of-the-next-tile": {OFFSET: "coming % BLOCK_SIZE"},
     },
 )
@@ -229,7 +232,7 @@ def tiles_scored(kernel: Any, length: int, block_size: int, tile: int) -> dict[s
     did, order = launch(kernel, (1,), out, loads, *arguments, **sizes)
     asked = [order[:i].count("entries") for i, name in enumerate(order) if name == "keys"]
     held = max((ids - used for used, ids in enumerate(asked)), default=0)
-    return did | {"loads of page ids": order.count("entries"), "tiles held": held}
+    return did | {"loads of block ids": order.count("entries"), "tiles held": held}
 
 
 @PAGES.grader

@@ -24,7 +24,7 @@ def kernel_in_the_engine(kernel: Any) -> None:
 
 
 def merge_in_the_engine(merge: Callable) -> None:
-    """Exercise 5.2: contexts are cut into parts of 8 tokens, the last one empty; the learner's function puts together what they found."""
+    """Exercise 5.2: contexts are divided into splits of 8 tokens, the last one empty; the learner's function merges their results."""
 
     def attend_token(cache: Any, layer: int, q: Tensor, table: list[int], length: int) -> Tensor:
         keys, values = cache.of_request(layer, table, length)

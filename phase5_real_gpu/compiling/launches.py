@@ -1,4 +1,4 @@
-"""The launches that `compile_report.py` looks at: shapes of Llama-3 8B (32 / 8 heads of 128), pages of 16.
+"""The launches that `compile_report.py` looks at: shapes of Llama-3 8B (32 / 8 heads of 128), blocks of 16.
 
 Each case calls a kernel's ordinary Python function with tensors that have no memory. So what is compiled is
 what the engine would launch, with the same tile, warps and stages.

@@ -99,10 +99,10 @@ def one_head_kernel(
 
     largest, total = tl.full([], -float("inf"), tl.float32), tl.full([], 0.0, tl.float32)
     acc = tl.zeros([DIMS], tl.float32)
-    for page in range(tl.cdiv(context_len, BLOCK_SIZE)):
+    for logical in range(tl.cdiv(context_len, BLOCK_SIZE)):
         # 64-bit: a cache has more than 2^31 numbers.
-        block = tl.load(tables_ptr + sequence * table_stride + page).to(tl.int64)
-        valid = (tokens < BLOCK_SIZE) & (page * BLOCK_SIZE + tokens < context_len)
+        block = tl.load(tables_ptr + sequence * table_stride + logical).to(tl.int64)
+        valid = (tokens < BLOCK_SIZE) & (logical * BLOCK_SIZE + tokens < context_len)
         offsets = block * block_stride + tokens * token_stride + head // GROUP * head_stride
         k = load_rows(k_ptr, offsets, valid, D, DIMS, True)
         v = load_rows(v_ptr, offsets, valid, D, DIMS, True)
@@ -126,16 +126,16 @@ def packed_kernel(
     GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr,
     TILE: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """Grid (B, HKV). The group's queries are the rows of one tile; two matrix products a page."""
+    """Grid (B, HKV). The group's queries are the rows of one tile; two matrix products per block."""
     sequence, kv_head = tl.program_id(0), tl.program_id(1)
     context_len = tl.load(lens_ptr + sequence)
     tokens = tl.arange(0, TILE)
     q = load_queries(q_ptr, sequence, kv_head, GROUP, ROWS, D, DIMS, UPCAST)
     largest, total = tl.full([ROWS], -float("inf"), tl.float32), tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, DIMS], tl.float32)
-    for page in range(tl.cdiv(context_len, BLOCK_SIZE)):
-        block = tl.load(tables_ptr + sequence * table_stride + page).to(tl.int64)
-        valid = (tokens < BLOCK_SIZE) & (page * BLOCK_SIZE + tokens < context_len)
+    for logical in range(tl.cdiv(context_len, BLOCK_SIZE)):
+        block = tl.load(tables_ptr + sequence * table_stride + logical).to(tl.int64)
+        valid = (tokens < BLOCK_SIZE) & (logical * BLOCK_SIZE + tokens < context_len)
         offsets = block * block_stride + tokens * token_stride + kv_head * head_stride
         k = load_rows(k_ptr, offsets, valid, D, DIMS, UPCAST)
         v = load_rows(v_ptr, offsets, valid, D, DIMS, UPCAST)
@@ -145,7 +145,7 @@ def packed_kernel(
     store_queries(out_ptr, acc, total, sequence, kv_head, GROUP, ROWS, D, DIMS)
 
 
-# ---------------------------------------------------------------------- 3: a tile is not a page
+# ---------------------------------------------------------------------- 3: a tile is not a block
 
 
 @triton.jit
@@ -155,7 +155,7 @@ def tile_kernel(
     GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr,
     TILE: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """Grid (B, HKV). TILE tokens a turn, whatever the page; each token looks its page up."""
+    """Grid (B, HKV). TILE tokens per iteration, for every block size: the block of each token is looked up."""
     sequence, kv_head = tl.program_id(0), tl.program_id(1)
     context_len = tl.load(lens_ptr + sequence)
     table_ptr = tables_ptr + sequence * table_stride
@@ -175,7 +175,7 @@ def tile_kernel(
     store_queries(out_ptr, acc, total, sequence, kv_head, GROUP, ROWS, D, DIMS)
 
 
-# ---------------------------------------------------------------------- 4 and 5: page ids one turn ahead
+# ---------------------------------------------------------------------- 4 and 5: block ids one iteration ahead
 
 
 @triton.jit
@@ -184,7 +184,7 @@ def attend_hoisted(
     ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr,
     TILE: tl.constexpr, UPCAST: tl.constexpr, BASE_2: tl.constexpr,
 ):  # fmt: skip
-    """The tokens `begin` to `end`. Loads the page ids of the next tile while it works on this one."""
+    """The tokens `begin` to `end`. Loads the block ids of the next tile while it works on this one."""
     largest, total = tl.full([ROWS], -float("inf"), tl.float32), tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, DIMS], tl.float32)
     ahead = begin + tl.arange(0, TILE)

@@ -108,7 +108,10 @@ def measure_write(
     layers = [(k, v, *caches)]
     if device == "cuda":
         layers += [(k.clone(), v.clone(), *caches.clone()) for _ in range(7)]
-    timing = time_call(lambda: [write(*layer, slots) for layer in layers], device, bench.seconds)
+    calls = lambda: [write(*layer, slots) for layer in layers]  # noqa: E731
+    timing = (
+        time_in_graph(calls, bench.seconds) if device == "cuda" else time_call(calls, device, bench.seconds)
+    )
     return as_measurement(bench, case, prefix + case.name, title, timing.divided_by(len(layers)))
 
 

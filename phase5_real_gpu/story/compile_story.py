@@ -1,10 +1,12 @@
 """The chapters of the compile report."""
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from labkit.errors import LabError
 from labkit.figures import BLUE, ORANGE, new_figure
 from labkit.lab import Lab
 from phase5_real_gpu.compiling.machine_code import KB, LIMITS, Compiled
@@ -31,7 +33,7 @@ MAIN_CARD = 90
 NOT_CAUGHT = {
     "speed": "two kernels with the same counts can differ by a factor",
     "races": "the interpreter runs one program after the other; a GPU runs thousands at once, in any order",
-    "reads outside": "the interpreter reads on behind a tensor; NaN in unused pages shows reads within the pool only. "
+    "reads outside": "the interpreter reads on behind a tensor; NaN in unused blocks shows reads within the pool only. "
     "`compute-sanitizer` on a GPU shows the others",
     "addresses beyond 32 bits": "a cache of more than 2^31 numbers is too large for a test",
     "rounding": "the interpreter multiplies bfloat16 in float32; a card rounds weights before the second multiplication",
@@ -51,14 +53,34 @@ def dtype_for(capability: int) -> str:
 def requests(quick: bool) -> list[dict[str, Any]]:
     """What to compile: the engine's kernels for each card, the first kernels and the ladder for one."""
 
-    def one(case: str, capability: int = MAIN_CARD) -> dict[str, Any]:
-        return {"case": case, "dtype": dtype_for(capability), "capability": capability}
-
     if quick:
-        return [one(case) for case in (*FIRST, *QUICK, PLAIN, HOISTED)]
-    older = [case for case in PRODUCTION if "fp8" not in case]  # no instructions for it before sm_89
-    engine = [one(c, card) for card in LIMITS for c in (PRODUCTION if card >= 89 else older)]
-    return [*map(one, FIRST), *engine, *(one(f"ladder, {rung}") for rung in RUNGS)]
+        return [_one(case) for case in (*FIRST, *QUICK, PLAIN, HOISTED)]
+    engine = [request for limits in LIMITS.values() for request in chosen(None, limits.name)]
+    return [*map(_one, FIRST), *engine, *(_one(f"ladder, {rung}") for rung in RUNGS)]
+
+
+def chosen(case: str | None, card: str | None) -> list[dict[str, Any]]:
+    """One case, or the engine's kernels, for one kind of card.
+
+    Raises:
+        LabError: there is no such case.
+    """
+    from phase5_real_gpu.compiling.launches import CASES
+
+    capability = int(card.removeprefix("sm_")) if card else MAIN_CARD
+    if case and case not in CASES:
+        close = get_close_matches(case, CASES, 3, 0) or PRODUCTION
+        raise LabError(f"no case {case!r}: did you mean {' or '.join(map(repr, close))}?")
+    # No instructions for fp8 before sm_89.
+    return [
+        _one(c, capability)
+        for c in ([case] if case else PRODUCTION)
+        if case or "fp8" not in c or capability >= 89
+    ]
+
+
+def _one(case: str, capability: int = MAIN_CARD) -> dict[str, Any]:
+    return {"case": case, "dtype": dtype_for(capability), "capability": capability}
 
 
 def matrix_instructions(c: Compiled) -> str:

@@ -61,6 +61,6 @@ def show_plan(lab: Lab, steps: Sequence[Step]) -> None:
         rows.append([card.title.rsplit(" ", 2)[0], *spans])
     lab.table(
         "What the cards should give",
-        ["card", *(f"{name} ({unit})" for name, unit in figures.items())], rows,
+        ["card", *(f"{name.replace('-', ' ')} ({unit})" for name, unit in figures.items())], rows,
         note="From the data sheets' ceilings; what is no ceiling is the share of it that a sound setup reaches.",
     )  # fmt: skip

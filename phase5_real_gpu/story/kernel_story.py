@@ -124,7 +124,7 @@ def on_cpu(lab: Lab, bench: Bench) -> None:
     show_results(lab, bench)
     if main and gather:
         layers = SHAPES["gpt2"].num_layers
-        lab.say(f"""What it means: GPT-2 has {layers} such layers. For 16 users attention takes
+        lab.say(f"""What it means: GPT-2 has {layers} such layers. For 16 requests attention takes
             {layers * main.value / 1e3:.0f} ms of each step in place, and {layers * gather.value / 1e3:.0f} ms if blocks are
             copied together first.""")
 
@@ -154,8 +154,8 @@ def on_gpu(lab: Lab, bench: Bench) -> None:
     if mine := bench.found.get(cases.DECODE_B64.name):
         layers = SHAPES["llama-3-8b"].num_layers
         step_ms = mine.value * layers / 1000
-        lab.say(f"""What it means: Llama-3 8B has {layers} such layers, so for 64 users with 4k tokens each attention takes
-            {step_ms:.1f} ms of every step. From attention alone, no user can get more than {1000 / step_ms:,.0f} tokens
+        lab.say(f"""What it means: Llama-3 8B has {layers} such layers, so for 64 requests with 4k tokens each attention takes
+            {step_ms:.1f} ms of every step. From attention alone, no request can get more than {1000 / step_ms:,.0f} tokens
             per second. Each percent of bandwidth a kernel leaves unused is a percent on that part of the rent.""")
 
 
@@ -169,7 +169,7 @@ def gpu_jobs(bench: Bench, ours: Sequence[Runner]) -> list[Job]:
             return lambda: bench.leave_out(case.title, problem)
         return partial(run_case, bench, case, runners, **more)
 
-    # A call of few programs is short: timed by itself, its launch and the caches just emptied would count.
+    # A call of few programs is short: timed by itself, its launch, its Python and the caches just emptied would count.
     graph, few = dict(graph_layers=LAYERS), dict(graph_layers=LONG_LAYERS)
     attention: list[tuple[AttentionCase, list[Runner], dict[str, int]]] = [
         (cases.DECODE_B64, [peers.SDPA], {}),
@@ -184,9 +184,13 @@ def gpu_jobs(bench: Bench, ours: Sequence[Runner]) -> list[Job]:
     own = [job(case, [*ours, *others], **more) for case, others, more in attention]
     own.append(partial(write_cases, bench, replace(cases.WRITE_8K, dtype=bench.dtype), bool(ours)))
     own += [partial(gemm_case, bench, case, title) for case, title in GEMMS if ours]
-    ladder = [partial(run_case, bench, case, ladder_runners()) for case in ladder_cases(bench.dtype) if ours]
+    batch, long = ladder_cases(bench.dtype)
+    ladder = [
+        partial(run_case, bench, batch, ladder_runners()),
+        partial(run_case, bench, long, ladder_runners(), **few),
+    ]
     compiled_first = [job(case, [peers.FLASHINFER], slow=True, **more) for case, _, more in attention[:-1]]
-    return [*own, *ladder, *compiled_first]
+    return [*own, *(ladder if ours else ()), *compiled_first]
 
 
 def gemm_case(bench: Bench, case: GemmCase, title: str) -> None:
