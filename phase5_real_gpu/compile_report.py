@@ -7,7 +7,7 @@ instead of the matrix units. No GPU is needed to see that. A compiler writes ins
 You will see each kernel of the engine compiled for seven kinds of card, from a T4 to a B200, what one line moved in a
 loop does to the way keys are fetched, and a list of what cannot be known before a kernel has run.
 
-Needs Triton, not a GPU. One kernel, after a change of yours: --case "first scale"; the kernels of one card: --card sm_75.
+Needs Triton, not a GPU. One kernel, after a change of yours: --case "first scale". One kind of card: --card 75.
 """
 
 import argparse
@@ -18,16 +18,24 @@ from phase5_real_gpu.compiling import compile_cases
 from phase5_real_gpu.compiling.machine_code import LIMITS
 from phase5_real_gpu.kernels.triton_setup import require_triton
 from phase5_real_gpu.story import compile_story as chapters
-from phase5_real_gpu.story.compile_story import FIRST, HOISTED, MAIN_CARD, NOT_CAUGHT, PLAIN
+from phase5_real_gpu.story.compile_story import (
+    FIRST,
+    HOISTED,
+    MAIN_CARD,
+    NOT_CAUGHT,
+    PLAIN,
+    PRODUCTION,
+    RUNGS,
+)
 
 
 def story(lab: Lab) -> None:
     require_triton()
     if lab.args.case or lab.args.card:
-        listed = chapters.chosen(lab.args.case, lab.args.card)
-        compiled = list(lab.progress(compile_cases(listed), "compiling", total=len(listed)))
+        card = lab.args.card or MAIN_CARD
+        listed = chapters.chosen(lab.args.case, card)
         chapters.explain_columns(lab)
-        chapters.show_card(lab, listed[0]["capability"], compiled)
+        chapters.show_card(lab, card, [*lab.progress(compile_cases(listed), "compiling", total=len(listed))])
         return
     lab.say("""A kernel is compiled for one kind of card when it is first launched. Here that is done ahead of time, for
         cards that are not here, with the arguments that the engine would pass: 32 query heads and 8 KV heads of
@@ -48,11 +56,13 @@ def story(lab: Lab) -> None:
 
 
 def own_arguments(parser: argparse.ArgumentParser) -> None:
-    names = [limits.name for limits in LIMITS.values()]
+    cases = [*FIRST, *PRODUCTION, *RUNGS]
     parser.add_argument(
-        "--case", metavar="NAME", help='one kernel only, for --card (sm_90): "decode", "ladder, tile"'
+        "--case", choices=cases, metavar="NAME", help='one kernel only, such as "ladder, tile"'
     )
-    parser.add_argument("--card", choices=names, help="the engine's kernels for this kind of card only")
+    parser.add_argument(
+        "--card", type=int, choices=list(LIMITS), help="one kind of card only: 90 is sm_90, an H100"
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

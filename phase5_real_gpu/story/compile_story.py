@@ -1,14 +1,13 @@
 """The chapters of the compile report."""
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from labkit.errors import LabError
 from labkit.figures import BLUE, ORANGE, new_figure
 from labkit.lab import Lab
+from phase5_real_gpu.compiling.launches import CASES
 from phase5_real_gpu.compiling.machine_code import KB, LIMITS, Compiled
 
 PRODUCTION = (
@@ -19,14 +18,10 @@ PRODUCTION = (
 )  # fmt: skip
 
 QUICK = ("decode", "prefill", "write KV", "GEMM int4")
-FIRST = (
-    "first scale",
-    "first scale, stride 32",
-    "first transpose",
-    "first multiply, 1 stage",
-    "first multiply, 3 stages",
-)
-RUNGS = ("head", "packed", "tile", "hoisted", "exp2", "split")
+FIRST = tuple(case for case in CASES if case.startswith("first"))
+RUNGS = tuple(
+    case for case in CASES if case.startswith("ladder") and case != "ladder, direct"
+)  # that is "decode"
 PLAIN, HOISTED = "ladder, tile", "ladder, hoisted"
 MAIN_CARD = 90
 
@@ -55,28 +50,14 @@ def requests(quick: bool) -> list[dict[str, Any]]:
 
     if quick:
         return [_one(case) for case in (*FIRST, *QUICK, PLAIN, HOISTED)]
-    engine = [request for limits in LIMITS.values() for request in chosen(None, limits.name)]
-    return [*map(_one, FIRST), *engine, *(_one(f"ladder, {rung}") for rung in RUNGS)]
+    engine = [request for card in LIMITS for request in chosen(None, card)]
+    return [*map(_one, FIRST), *engine, *map(_one, RUNGS)]
 
 
-def chosen(case: str | None, card: str | None) -> list[dict[str, Any]]:
-    """One case, or the engine's kernels, for one kind of card.
-
-    Raises:
-        LabError: there is no such case.
-    """
-    from phase5_real_gpu.compiling.launches import CASES
-
-    capability = int(card.removeprefix("sm_")) if card else MAIN_CARD
-    if case and case not in CASES:
-        close = get_close_matches(case, CASES, 3, 0) or PRODUCTION
-        raise LabError(f"no case {case!r}: did you mean {' or '.join(map(repr, close))}?")
-    # No instructions for fp8 before sm_89.
-    return [
-        _one(c, capability)
-        for c in ([case] if case else PRODUCTION)
-        if case or "fp8" not in c or capability >= 89
-    ]
+def chosen(case: str | None, capability: int) -> list[dict[str, Any]]:
+    """One case, or all kernels of the engine, for one kind of card. There are no instructions for fp8 before sm_89."""
+    engine = [c for c in PRODUCTION if "fp8" not in c or capability >= 89]
+    return [_one(c, capability) for c in ([case] if case else engine)]
 
 
 def _one(case: str, capability: int = MAIN_CARD) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Two figures of the ladder: what each rung asks for (decode_ladder.py), and the staircase of GB/s (the notebook)."""
+"""The figure of the ladder: what each rung asks for."""
 
-from labkit.figures import BLUE, GREY, ORANGE, TEAL, new_figure, plain_numbers
+from labkit.figures import BLUE, GREY, ORANGE, TEAL, new_figure
 from phase5_real_gpu.kernels.decode import tile_tokens
 from phase5_real_gpu.kernels.split_rule import choose_splits
 from phase5_real_gpu.ladder.ladder_rungs import FULL_BATCH, LADDER, ONE_LONG
@@ -57,28 +57,4 @@ def draw_work():
         ax.set_yticks(list(places), names)
         ax.invert_yaxis()
         ax.grid(axis="y", visible=False)
-    return fig
-
-
-def draw_staircase(gb_s: dict[str, list[float | None]], read_gb_s: float, card: str):
-    """GB/s of needed keys and values by rung (None: no figure), under what the card reads at most."""
-    full_batch = [rate for rate in gb_s["b64-4k"] if rate]
-    fig, axes = new_figure(
-        f"From {full_batch[0]:,.0f} to {full_batch[-1]:,.0f} GB/s, one step at a time",
-        f"Keys and values needed, over the time taken; {card}, 32 / 8 heads of 128, blocks of 16",
-        panels=2,
-    )
-    names = [f"{i}\n{rung.name}" for i, rung in enumerate(LADDER, 1)]
-    titles = {"b64-4k": "64 requests of 4,096 tokens", "b1-32k": "1 request of 32,768 tokens"}
-    for ax, (name, values) in zip(axes, gb_s.items()):
-        ax.bar(range(len(names)), [value or 0 for value in values], 0.7, color=BLUE)
-        for i, value in enumerate(values):
-            text = f"{value:,.0f}" if value else "no figure"
-            ax.text(i, (value or 0) + 0.01 * read_gb_s, text, ha="center", fontsize=8.5)
-        ax.axhline(read_gb_s, color=GREY, linestyle="--", linewidth=1.2)
-        ax.set_xticks(range(len(names)), names, fontsize=8.5)
-        ax.set(title=titles[name], ylabel="GB/s", ylim=(0, 1.1 * read_gb_s))
-        ax.text(0, 1.02 * read_gb_s, f"this card reads {read_gb_s:,.0f} GB/s", fontsize=9, color="#66727f")
-        plain_numbers(ax, "y")
-        ax.grid(axis="x", visible=False)
     return fig

@@ -6,13 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase5_real_gpu.kernels.split_rule import (
-    GOOD_ENOUGH,
-    MOST_SPLITS,
-    choose_splits,
-    programs_that_fit,
-    split_times,
-)
+from phase5_real_gpu.kernels import split_rule
+from phase5_real_gpu.kernels.split_rule import MOST_SPLITS, choose_splits, programs_that_fit
 
 quick = settings(max_examples=150)
 contexts = st.lists(st.integers(0, 6000), min_size=1, max_size=12)
@@ -60,14 +55,16 @@ def test_the_fewest_splits_that_are_good_enough(context_lens, heads, resident, t
         assert chosen == 1  # so little that merging would cost more than it saves
         return
     times = all_times(context_lens, heads, resident, tile)
-    good = [n for n, time in times.items() if time * GOOD_ENOUGH <= min(times.values()) * (1 + 1e-12)]
+    good = [
+        n for n, time in times.items() if time * split_rule.GOOD_ENOUGH <= min(times.values()) * (1 + 1e-12)
+    ]
     assert chosen == min(good)
 
 
 @pytest.mark.parametrize(("context_lens", "enough"), [([4096] * 64, 1), ([32768], 4), ([8192] * 4, 1)])
 def test_with_the_floor_of_littles_law_few_splits_are_enough(context_lens, enough):
     """28 programs reach the bandwidth, so that no number of splits is faster than all tiles of all heads / 28."""
-    _, times = split_times(context_lens, 8, 396, 64, saturating=28)
+    _, times = split_rule.split_times(context_lens, 8, 396, 64, saturating=28)
     assert times.argmin() + 1 == enough and times.min() == pytest.approx(sum(context_lens) / 64 * 8 / 28)
 
 
