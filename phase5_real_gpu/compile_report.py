@@ -18,21 +18,12 @@ from phase5_real_gpu.compiling import compile_cases
 from phase5_real_gpu.compiling.machine_code import LIMITS
 from phase5_real_gpu.kernels.triton_setup import require_triton
 from phase5_real_gpu.story import compile_story as chapters
-from phase5_real_gpu.story.compile_story import (
-    FIRST,
-    HOISTED,
-    MAIN_CARD,
-    NOT_CAUGHT,
-    PLAIN,
-    PRODUCTION,
-    RUNGS,
-)
 
 
 def story(lab: Lab) -> None:
     require_triton()
     if lab.args.case or lab.args.card:
-        card = lab.args.card or MAIN_CARD
+        card = lab.args.card or chapters.MAIN_CARD
         listed = chapters.chosen(lab.args.case, card)
         chapters.explain_columns(lab)
         chapters.show_card(lab, card, [*lab.progress(compile_cases(listed), "compiling", total=len(listed))])
@@ -43,20 +34,22 @@ def story(lab: Lab) -> None:
     listed = chapters.requests(lab.quick)
     compiled = list(lab.progress(compile_cases(listed), "compiling", total=len(listed)))
     engine = [c for c in compiled if not c.case.startswith(("ladder", "first"))]
-    for_main = {c.case: c for c in compiled if c.capability == MAIN_CARD and not c.kernel.startswith("merge")}
-    chapters.first_kernels(lab, [for_main[case] for case in FIRST if case in for_main])
+    for_main = {
+        c.case: c for c in compiled if c.capability == chapters.MAIN_CARD and not c.kernel.startswith("merge")
+    }
+    chapters.first_kernels(lab, [for_main[case] for case in chapters.FIRST if case in for_main])
     lab.title("The kernels of the engine")
     chapters.engine_kernels(lab, engine)
-    chapters.fetching_ahead(lab, for_main[PLAIN], for_main[HOISTED])
-    chapters.show_card(lab, MAIN_CARD, [c for c in compiled if c.case.startswith("ladder")])
+    chapters.fetching_ahead(lab, for_main[chapters.PLAIN], for_main[chapters.HOISTED])
+    chapters.show_card(lab, chapters.MAIN_CARD, [c for c in compiled if c.case.startswith("ladder")])
     lab.title("What neither the interpreter nor the compiler can tell")
-    lab.table("It needs a card", ["what", "why"], list(NOT_CAUGHT.items()))
-    lab.record(compiled=[asdict(c) for c in compiled], not_caught=NOT_CAUGHT)
+    lab.table("It needs a card", ["what", "why"], list(chapters.NOT_CAUGHT.items()))
+    lab.record(compiled=[asdict(c) for c in compiled], not_caught=chapters.NOT_CAUGHT)
     lab.figure(chapters.draw(engine), "compile_report")
 
 
 def own_arguments(parser: argparse.ArgumentParser) -> None:
-    cases = [*FIRST, *PRODUCTION, *RUNGS]
+    cases = [*chapters.FIRST, *chapters.PRODUCTION, *chapters.RUNGS]
     parser.add_argument(
         "--case", choices=cases, metavar="NAME", help='one kernel only, such as "ladder, tile"'
     )

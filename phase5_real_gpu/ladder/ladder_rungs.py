@@ -16,13 +16,7 @@ from phase5_real_gpu.kernels.decode_kernel import merge_kernel
 from phase5_real_gpu.kernels.kernel_checks import check_attention
 from phase5_real_gpu.kernels.split_rule import choose_splits
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED, triton
-from phase5_real_gpu.ladder.ladder_kernels import (
-    hoisted_kernel,
-    one_head_kernel,
-    packed_kernel,
-    split_kernel,
-    tile_kernel,
-)
+from phase5_real_gpu.ladder import ladder_kernels as kernels
 
 MOST_QUERIES_PER_KV_HEAD = 16  # the rows of the smallest tile of a matrix instruction
 ALWAYS_SPLITS = 16  # the number of splits in rung 6, for every shape
@@ -155,12 +149,12 @@ def _launch(kernel, heads, tile, q, k_cache, v_cache, block_tables, context_lens
 
 def _one_head(q, k_cache, *rest) -> None:
     tile = triton.next_power_of_2(k_cache.shape[1])
-    _launch(one_head_kernel, q.shape[1], tile, q, k_cache, *rest)
+    _launch(kernels.one_head_kernel, q.shape[1], tile, q, k_cache, *rest)
 
 
 def _packed(q, k_cache, *rest) -> None:
     tile = max(16, triton.next_power_of_2(k_cache.shape[1]))  # a matrix product takes 16 tokens or more
-    _launch(packed_kernel, k_cache.shape[2], tile, q, k_cache, *rest, **PACKED)
+    _launch(kernels.packed_kernel, k_cache.shape[2], tile, q, k_cache, *rest, **PACKED)
 
 
 def _tiled(kernel, q, k_cache, *rest, **more) -> None:
@@ -170,7 +164,7 @@ def _tiled(kernel, q, k_cache, *rest, **more) -> None:
 
 def _exp2(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
     step = q, k_cache, v_cache, block_tables, context_lens
-    _tiled(hoisted_kernel, *step, scale * LOG2_E, out, BASE_2=True)
+    _tiled(kernels.hoisted_kernel, *step, scale * LOG2_E, out, BASE_2=True)
 
 
 def _split(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
@@ -179,7 +173,7 @@ def _split(q, k_cache, v_cache, block_tables, context_lens, scale, out) -> None:
     tiles = max(1, -(-block_tables.shape[1] * k_cache.shape[1] // tile))
     partial_out = torch.empty(*q.shape[:2], ALWAYS_SPLITS, q.shape[2], dtype=torch.float32, device=q.device)
     partial_lse = torch.empty(*q.shape[:2], ALWAYS_SPLITS, dtype=torch.float32, device=q.device)
-    split_kernel[len(q), k_cache.shape[2], ALWAYS_SPLITS](
+    kernels.split_kernel[len(q), k_cache.shape[2], ALWAYS_SPLITS](
         q, k_cache, v_cache, block_tables, context_lens, partial_out, partial_lse, scale * LOG2_E,
         block_tables.stride(0), *k_cache.stride()[:3], -(-tiles // ALWAYS_SPLITS) * tile,
         **_constants(q, k_cache, tile), **PACKED, num_warps=4, num_stages=3,
@@ -255,7 +249,7 @@ LADDER: list[Rung] = [
         _work_of_pages,
     ),
     Rung(
-        "tile", "64 tokens per iteration, for every block size", partial(_tiled, tile_kernel),
+        "tile", "64 tokens per iteration, for every block size", partial(_tiled, kernels.tile_kernel),
         "after iteration i, tokens 0 to 64 (i + 1) - 1 are included; the kernel computes the block of each token",
         "4 times fewer iterations with blocks of 16, and 4 times as many bytes in flight in each. An iteration waits for memory "
         "at least once, and the wait is as long for 8 KiB as for 32 KiB",
@@ -263,7 +257,7 @@ LADDER: list[Rung] = [
     ),
     Rung(
         "hoisted", "block ids of the next tile loaded one iteration early",
-        partial(_tiled, hoisted_kernel, BASE_2=False),
+        partial(_tiled, kernels.hoisted_kernel, BASE_2=False),
         "at the top of an iteration, `blocks` holds the block ids of its tokens",
         "the address of the keys no longer depends on a load of the same iteration, so the compiler can load "
         "the next tile's keys while it computes this one: two buffers instead of one (compile_report.py)",

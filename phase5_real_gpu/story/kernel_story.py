@@ -17,7 +17,7 @@ from phase5_real_gpu.measuring.kernel_peers import Runner
 from phase5_real_gpu.measuring.measurements import Bench, Limits
 from phase5_real_gpu.story.kernel_figures import draw_kernels
 from phase5_real_gpu.story.kernel_gates import put_gates
-from phase5_real_gpu.story.ladder_story import ladder_cases, ladder_runners
+from phase5_real_gpu.story.ladder_story import ladder_runners
 
 LAYERS = 16  # keys and values of 16 layers of the 1 x 4k case are 268 MB: no cache holds them
 LONG_LAYERS = 4  # of 1 x 32k: 537 MB
@@ -184,10 +184,9 @@ def gpu_jobs(bench: Bench, ours: Sequence[Runner]) -> list[Job]:
     own = [job(case, [*ours, *others], **more) for case, others, more in attention]
     own.append(partial(write_cases, bench, replace(cases.WRITE_8K, dtype=bench.dtype), bool(ours)))
     own += [partial(gemm_case, bench, case, title) for case, title in GEMMS if ours]
-    batch, long = ladder_cases(bench.dtype)
-    ladder = [
-        partial(run_case, bench, batch, ladder_runners()),
-        partial(run_case, bench, long, ladder_runners(), **few),
+    ladder = [  # named so that "ladder-2-packed-" can stand before it
+        job(replace(case, name=case.name.removeprefix("decode-")), ladder_runners(), **more)
+        for case, more in ((cases.DECODE_B64, {}), (cases.DECODE_B1_32K, few))
     ]
     compiled_first = [job(case, [peers.FLASHINFER], slow=True, **more) for case, _, more in attention[:-1]]
     return [*own, *(ladder if ours else ()), *compiled_first]

@@ -12,7 +12,7 @@ from labkit.lab import Lab
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED
 from phase5_real_gpu.ladder.counted_loads import SMALL, Counted, count_loads, expected, random_step
 from phase5_real_gpu.ladder.ladder_rungs import LADDER, Rung, Shape, run_rung
-from phase5_real_gpu.measuring.kernel_cases import DECODE_B1_32K, DECODE_B64, AttentionCase, AttentionInputs
+from phase5_real_gpu.measuring.kernel_cases import AttentionInputs
 from phase5_real_gpu.measuring.kernel_peers import Runner
 
 
@@ -95,11 +95,3 @@ def ladder_runners() -> list[Runner]:
         )  # fmt: skip
 
     return [runner(number, rung) for number, rung in enumerate(LADDER, 1)]
-
-
-def ladder_cases(dtype: str) -> list[AttentionCase]:
-    """A full batch and a single long context. Named so that "ladder-2-packed-" can stand before it."""
-    return [
-        replace(case, name=case.name.removeprefix("decode-"), dtype=dtype)
-        for case in (DECODE_B64, DECODE_B1_32K)
-    ]

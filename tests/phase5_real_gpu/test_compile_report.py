@@ -47,7 +47,7 @@ def test_all_compile_and_fit_and_no_loop_spills(compiled, engine):
     assert all(0 < c.registers <= 255 for c in engine)
     # Two programs on every card would be wrong: the rule of splits asks the compiled kernel.
     fit = {c.capability: c.programs_per_multiprocessor for c in engine if c.case == "decode"}
-    assert fit[90] == 3 and fit[86] == 1
+    assert fit[90] == 3 and fit[86] == 1 and fit[75] == 4
 
 
 def test_attention_uses_the_matrix_units_and_fetches_keys_ahead(engine):
@@ -158,6 +158,13 @@ def test_the_story(from_memory, run_script):
 def test_a_worse_kernel_fails_the_script(from_memory, changes):
     from_memory(**changes)
     assert compile_report.main(["--quick"]) == 1
+
+
+def test_one_kernel_or_one_card(from_memory, capsys):
+    from_memory()
+    assert compile_report.main(["--case", "decode", "--card", "80"]) == compile_report.main(["--card", "75"]) == 0
+    one, card = capsys.readouterr().out.split("sm_75: T4")
+    assert "sm_80: A100" in one and "prefill" not in one and "prefill" in card and "fp8" not in card
 
 
 def test_a_compiler_that_does_not_start(monkeypatch):

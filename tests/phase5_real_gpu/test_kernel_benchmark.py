@@ -24,32 +24,24 @@ from phase5_real_gpu import kernel_benchmark
 from phase5_real_gpu.kernels.triton_setup import INTERPRETED  # first: it decides how Triton runs
 from phase5_real_gpu.measuring import kernel_cases as cases
 from phase5_real_gpu.measuring import kernel_measure, kernel_peers, timing
-from phase5_real_gpu.measuring.kernel_cases import (
-    AttentionCase,
-    Heads,
-    WrongAnswer,
-    check_answer,
-    make_inputs,
-    reference,
-)
 from phase5_real_gpu.measuring.kernel_measure import floor_of, measure_write, run_case
 from phase5_real_gpu.measuring.kernel_peers import COMPILED, FLASHINFER, GATHER, PYTHON, SDPA, Runner
 from phase5_real_gpu.measuring.machine_limits import open_bench
 from phase5_real_gpu.measuring.measurements import Bench, Limits, Measurement, NotHere
-from phase5_real_gpu.story import kernel_story, ladder_story
+from phase5_real_gpu.story import kernel_story
 from phase5_real_gpu.story.kernel_gates import GATES, put_gates
 
 LIMITS = Limits(
     1000.0, 500.0, {"float32": 10.0, "float16": 100.0, "bfloat16": 100.0}, 2.0, device_name="a card"
 )
-SMALL_HEADS = Heads(4, 1, 32)  # the same 4 query heads a KV head as Llama-3 8B
+SMALL_HEADS = cases.Heads(4, 1, 32)  # the same 4 query heads a KV head as Llama-3 8B
 
 lens_and_news = st.lists(
     st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))), min_size=1, max_size=4
 )
 
 
-def tiny(case: AttentionCase, most: int = 10**6) -> AttentionCase:
+def tiny(case: cases.AttentionCase, most: int = 10**6) -> cases.AttentionCase:
     """The same case with fewer and shorter contexts and float16: small enough for Triton's interpreter."""
     lens = tuple(min(most, max(1, c // 64)) for c in case.context_lens[: 2 if most < 100 else 5])
     news = (1,) * len(lens) if case.is_decode else lens
@@ -65,12 +57,12 @@ def a_bench(**more) -> Bench:
 
 @given(lens_and_news, st.sampled_from([(4, 2, 8), (3, 3, 16)]))
 def test_operations_and_bytes_by_brute_force(requests, heads):
-    heads = Heads(*heads, 16)
+    heads = cases.Heads(*heads, 16)
     lens, news = (tuple(r[i] for r in requests) for i in (0, 1))
-    case = AttentionCase("x", "x", news, lens, heads, "float16")
+    case = cases.AttentionCase("x", "x", news, lens, heads, "float16")
     pairs = sum(n - new + i + 1 for n, new in requests for i in range(new))  # keys that query i may see
     assert case.work.operations == 4 * heads.num_heads * heads.head_dim * pairs
-    x = make_inputs(case, "cpu")
+    x = cases.make_inputs(case, "cpu")
     used = sum(t.numel() for i in range(len(requests)) for t in x.rows_of(i)) * x.k_cache.element_size()
     pages = sum(math.ceil(n / 16) for n in lens) * x.block_tables.element_size()
     assert case.work.bytes == used + 2 * x.q.nbytes + pages
@@ -89,29 +81,29 @@ def test_the_slower_limit_is_the_floor():
 
 def test_a_wrong_answer_is_seen():
     case = replace(tiny(cases.DECODE_B1_32K), context_lens=(4096,), dtype="bfloat16")
-    x = make_inputs(case, "cpu")
+    x = cases.make_inputs(case, "cpu")
     assert x.k_cache[0].isnan().all()  # the null block
-    expected = reference(x)
-    assert check_answer(expected.bfloat16(), expected, "bfloat16") < 0.01
-    one_less = reference(replace(x, case=replace(case, context_lens=(4095,))))  # the last token forgotten
+    expected = cases.reference(x)
+    assert cases.check_answer(expected.bfloat16(), expected, "bfloat16") < 0.01
+    one_less = cases.reference(replace(x, case=replace(case, context_lens=(4095,))))  # a token forgotten
     wrong = (one_less * 1.05, expected.roll(1, dims=1), expected * math.nan, expected * 0, expected[:, :2])
     for out in wrong:
-        with pytest.raises(WrongAnswer, match=r"gets no figure|shape"):
-            check_answer(out, expected, "bfloat16")
+        with pytest.raises(cases.WrongAnswer, match=r"gets no figure|shape"):
+            cases.check_answer(out, expected, "bfloat16")
 
 
 # ---------------------------------------------------------------------- peers
 
 UNEQUAL = replace(cases.CPU_DECODE, context_lens=(33, 16, 64, 1), query_lens=(1,) * 4)
-EQUAL = replace(cases.CPU_DECODE, context_lens=(64,) * 3, query_lens=(1,) * 3, heads=Heads(8, 2, 32))
-PROMPT = replace(cases.CPU_PREFILL, context_lens=(70,), query_lens=(70,), heads=Heads(8, 2, 32))
+EQUAL = replace(cases.CPU_DECODE, context_lens=(64,) * 3, query_lens=(1,) * 3, heads=cases.Heads(8, 2, 32))
+PROMPT = replace(cases.CPU_PREFILL, context_lens=(70,), query_lens=(70,), heads=cases.Heads(8, 2, 32))
 MIXED = replace(cases.CPU_PREFILL, context_lens=(70, 40, 5), query_lens=(20, 1, 5))
 
 
 def answers(runner, case):
-    x = make_inputs(case, "cpu")
-    expected = reference(x, most_queries=7)
-    return max(check_answer(call(), expected, case.dtype) for call in runner.prepare([x]))
+    x = cases.make_inputs(case, "cpu")
+    expected = cases.reference(x, most_queries=7)
+    return max(cases.check_answer(call(), expected, case.dtype) for call in runner.prepare([x]))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +194,7 @@ def test_writing_is_checked_slot_by_slot():
 
     assert measure_write(a_bench(), right, "", "x", case).name == "write-kv-8k"
     for wrong in (one_too_many, lambda k, v, k_cache, v_cache, slots: right(v, k, k_cache, v_cache, slots)):
-        with pytest.raises(WrongAnswer):
+        with pytest.raises(cases.WrongAnswer):
             measure_write(a_bench(), wrong, "", "x", case)
 
 
@@ -275,9 +267,8 @@ def test_script_on_a_cpu(run_script, tmp_path):
 def test_the_gpu_story_in_the_interpreter(lab, monkeypatch):
     """Every line of it but the launches: tiny cases, calls in place of a recorded graph, a CPU's clock."""
     for name, case in list(vars(cases).items()):
-        if isinstance(case, AttentionCase):
-            for module in (cases, ladder_story):
-                monkeypatch.setattr(module, name, tiny(case, most=20), raising=False)
+        if isinstance(case, cases.AttentionCase):
+            monkeypatch.setattr(cases, name, tiny(case, most=20))
     monkeypatch.setattr(cases, "WRITE_8K", replace(cases.WRITE_8K, tokens=20, heads=SMALL_HEADS))
     once = partial(timing.time_call, least=1)
     monkeypatch.setattr(kernel_measure, "time_call", once)
