@@ -45,7 +45,6 @@ def dtype_for(capability: int) -> str:
 
 def requests(quick: bool) -> list[dict[str, Any]]:
     """What to compile: the engine's kernels for each card, the first kernels and the ladder for one."""
-
     if quick:
         return [_one(case) for case in (*FIRST, *QUICK, PLAIN, HOISTED)]
     engine = [request for card in LIMITS for request in chosen(None, card)]

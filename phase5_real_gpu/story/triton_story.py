@@ -25,12 +25,8 @@ from phase5_real_gpu.story.ladder_figures import H100_PROGRAMS
 
 BLOCK = 16
 TILE = 64
-LATENCY = (
-    480 / 1.755e9
-)  # seconds of a load from HBM: cycles of an idle H800 (Luo et al., 2024), over its clock
-SATURATING = (
-    3.35e12 * LATENCY / 2**15
-)  # an H100's bandwidth x latency, over a tile of keys and values (32 KiB)
+LATENCY = 480 / 1.755e9  # seconds of a load from HBM on an idle H800 PCIe (Luo et al., 2024)
+SATURATING = 3.35e12 * LATENCY / 2**15  # an H100's bandwidth x latency, over 32 KiB of keys and values
 
 
 def where_kernels_run(lab: Lab, device: str) -> None:

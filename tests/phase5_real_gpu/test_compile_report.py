@@ -162,7 +162,11 @@ def test_a_worse_kernel_fails_the_script(from_memory, changes):
 
 def test_one_kernel_or_one_card(from_memory, capsys):
     from_memory()
-    assert compile_report.main(["--case", "decode", "--card", "80"]) == compile_report.main(["--card", "75"]) == 0
+    assert (
+        compile_report.main(["--case", "decode", "--card", "80"])
+        == compile_report.main(["--card", "75"])
+        == 0
+    )
     one, card = capsys.readouterr().out.split("sm_75: T4")
     assert "sm_80: A100" in one and "prefill" not in one and "prefill" in card and "fp8" not in card
 
