@@ -10,16 +10,8 @@ from torch.nn.functional import linear
 from phase2_attention_kvcache.quantization.quantized_formats import FORMATS
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedWeight
 from phase5_real_gpu.fused import quantized_gemm
-from phase5_real_gpu.measuring.kernel_cases import (
-    AttentionCase,
-    AttentionInputs,
-    GemmCase,
-    WriteCase,
-    WrongAnswer,
-    check_answer,
-    make_inputs,
-    reference,
-)
+from phase5_real_gpu.measuring import kernel_cases as cases
+from phase5_real_gpu.measuring.kernel_cases import AttentionCase, AttentionInputs, GemmCase, WriteCase
 from phase5_real_gpu.measuring.kernel_peers import Runner, copies_in_memory
 from phase5_real_gpu.measuring.measurements import GB, TERA, Bench, Floor, Limits, Measurement, percentiles
 from phase5_real_gpu.measuring.timing import Timing, time_call, time_in_graph
@@ -69,7 +61,7 @@ def measure_runner(
         NotHere: this machine or case cannot have the runner. WrongAnswer: its answer is wrong.
     """
     case, calls = layers[0].case, runner.prepare(layers)
-    error = max(check_answer(call(), expected, case.dtype) for call in calls)
+    error = max(cases.check_answer(call(), expected, case.dtype) for call in calls)
     if graph:
         timing = time_in_graph(lambda: [call() for call in calls], bench.seconds).divided_by(len(calls))
     else:
@@ -102,7 +94,7 @@ def measure_write(
         pool.flatten(0, 1)[slots] = new
     write(k, v, caches[0], caches[1], slots)
     if not torch.equal(caches, expected):
-        raise WrongAnswer("wrong: the cache does not hold the new keys and values, so it gets no figure")
+        raise cases.WrongAnswer("wrong: the cache does not hold the new keys and values: no figure")
     del expected
     # Several layers: the bytes written for a single one could stay in the GPU's cache and never reach memory.
     layers = [(k, v, *caches)]
@@ -133,7 +125,7 @@ def measure_gemm(bench: Bench, case: GemmCase, title: str, layers: int) -> Measu
         calls = [partial(quantized_gemm, x, *each) for each in given]
     else:
         calls = [partial(linear, x, weight.to(x.dtype, copy=True)) for _ in range(layers)]
-    error = max(check_answer(call(), expected, case.dtype) for call in calls)
+    error = max(cases.check_answer(call(), expected, case.dtype) for call in calls)
     timing = time_in_graph(lambda: [call() for call in calls], bench.seconds).divided_by(layers)
     return as_measurement(bench, case, case.name, title, timing, error=error)
 
@@ -149,8 +141,8 @@ def run_case(
 
     @cache
     def data() -> tuple[list[AttentionInputs], Tensor]:
-        inputs = make_inputs(case, bench.device, bench.seed)
-        return copies_in_memory(inputs, graph_layers or 1), reference(inputs)
+        inputs = cases.make_inputs(case, bench.device, bench.seed)
+        return copies_in_memory(inputs, graph_layers or 1), cases.reference(inputs)
 
     def run(runner: Runner, name: str) -> None:
         bench.add(measure_runner(bench, runner, *data(), name, graph_layers > 0))

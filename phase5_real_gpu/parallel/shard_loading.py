@@ -9,22 +9,14 @@ from torch import Tensor
 
 from labkit.foreign import visible
 from phase1_tokens_embeddings.weights.safetensors_file import open_tensors
-from phase2_attention_kvcache.model import ModelConfig, Transformer
-from phase2_attention_kvcache.model.checkpoint import (
-    Stored,
-    finish_loading,
-    fit_model,
-    is_turned,
-    names_for,
-    read_headers,
-)
+from phase2_attention_kvcache.model import ModelConfig, Transformer, checkpoint
 from phase2_attention_kvcache.model.config import find_reader, read_config
 from phase5_real_gpu.parallel.collectives import Collectives
 from phase5_real_gpu.parallel.placement import columns_of_rank, rows_of_rank, shift
 from phase5_real_gpu.parallel.sharded_model import ShardedTransformer
 
 
-def open_checkpoint(folder: Path) -> tuple[ModelConfig, dict[str, Stored]]:
+def open_checkpoint(folder: Path) -> tuple[ModelConfig, dict[str, checkpoint.Stored]]:
     """The shape of a model, and what its files announce, held against each other. No weight is read.
 
     Raises:
@@ -34,8 +26,8 @@ def open_checkpoint(folder: Path) -> tuple[ModelConfig, dict[str, Stored]]:
         raise ValueError(
             f"{visible(folder)} holds few bits: only checkpoints in 16 or 32 bits can be split over devices"
         )
-    config, stored = read_config(folder), read_headers(folder)
-    fit_model(Transformer, config, folder, {name: s.entry for name, s in stored.items()})
+    config, stored = read_config(folder), checkpoint.read_headers(folder)
+    checkpoint.fit_model(Transformer, config, folder, {name: s.entry for name, s in stored.items()})
     return config, stored
 
 
@@ -57,8 +49,8 @@ def load_shard(
         files = {s.file: stack.enter_context(open_tensors(s.file)) for s in stored.values()}
         for ours, shaped in model.state_dict().items():
             whole_name = name_in_whole(ours, first_layer)
-            pieces = [stored[name] for name in names_for(config, whole_name)]
-            turned = is_turned(config, whole_name)
+            pieces = [stored[name] for name in checkpoint.names_for(config, whole_name)]
+            turned = checkpoint.is_turned(config, whole_name)
             rows = rows_of_rank(config, whole_name, place)
             columns = columns_of_rank(config, whole_name, place)
             parts = [
@@ -70,7 +62,7 @@ def load_shard(
             # The last rank's share of the vocabulary may be shorter: zeros behind it.
             state[ours] = pad_rows(whole, len(shaped)).contiguous()
     model.load_state_dict(state, assign=True)
-    return finish_loading(model), num_bytes
+    return checkpoint.finish_loading(model), num_bytes
 
 
 def name_in_whole(ours: str, first_layer: int) -> str:
@@ -83,8 +75,8 @@ def name_in_whole(ours: str, first_layer: int) -> str:
 
 
 def rows_of_pieces(
-    pieces: Sequence[Stored], rows: list[range] | None, turned: bool
-) -> list[tuple[Stored, range | None]]:
+    pieces: Sequence[checkpoint.Stored], rows: list[range] | None, turned: bool
+) -> list[tuple[checkpoint.Stored, range | None]]:
     """Several tensors of the file lie one below the other in one of ours: which rows of which of them are asked for."""
     if rows is None:
         return [(piece, None) for piece in pieces]

@@ -18,14 +18,8 @@ from labkit.errors import LabError
 from phase2_attention_kvcache.model import Transformer
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 from phase5_real_gpu import vllm_comparison
+from phase5_real_gpu.benchmarks import vllm_checks as checks
 from phase5_real_gpu.benchmarks import vllm_process
-from phase5_real_gpu.benchmarks.vllm_checks import (
-    compare_schedules,
-    compare_tokens,
-    our_answers,
-    our_schedule,
-    schedule_requests,
-)
 from phase5_real_gpu.story import vllm_story
 
 on_posix = pytest.mark.skipif(os.name == "nt", reason="shell scripts")
@@ -38,14 +32,14 @@ without_vllm = pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is
 @given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=20), min_size=1, max_size=5), st.data())
 @settings(max_examples=60)
 def test_one_changed_token_or_an_earlier_end_is_found_where_it_is(texts, data):
-    assert compare_tokens(texts, texts) == []
+    assert checks.compare_tokens(texts, texts) == []
     request = data.draw(st.integers(0, len(texts) - 1))
     place = data.draw(st.integers(0, len(texts[request]) - 1))
     changed, ends = [list(ids) for ids in texts], data.draw(st.booleans())
     changed[request][place:] = [] if ends else [texts[request][place] + 1]
     theirs = None if ends else texts[request][place] + 1
-    assert compare_tokens(texts, changed) == [(request, place, (texts[request][place], theirs))]
-    assert compare_tokens(changed, texts) == [(request, place, (theirs, texts[request][place]))]
+    assert checks.compare_tokens(texts, changed) == [(request, place, (texts[request][place], theirs))]
+    assert checks.compare_tokens(changed, texts) == [(request, place, (theirs, texts[request][place]))]
 
 
 # ---------------------------------------------------------------------- schedules
@@ -58,13 +52,13 @@ def test_the_first_different_step_is_named():
             for i in range(4)
         ]
 
-    assert compare_schedules(steps(), steps()) is None
+    assert checks.compare_schedules(steps(), steps()) is None
     for what, value in (("scheduled", [[1, 1], [0, 16]]), ("blocks", [[1, 2], [4]]), ("free_blocks", None)):
         theirs = steps()
         theirs[2][what] = value
-        assert compare_schedules(steps(), theirs) == (2, what, steps()[2][what], value)
-    assert compare_schedules(steps(), steps()[:3]).what == "number of steps"
-    assert compare_schedules(steps(), [{"step": i} for i in range(4)]).step == 0  # a field is missing
+        assert checks.compare_schedules(steps(), theirs) == (2, what, steps()[2][what], value)
+    assert checks.compare_schedules(steps(), steps()[:3]).what == "number of steps"
+    assert checks.compare_schedules(steps(), [{"step": i} for i in range(4)]).step == 0  # a field is missing
 
 
 # ---------------------------------------------------------------------- our side
@@ -83,10 +77,10 @@ def small(tales):
 
 
 def test_our_schedule_is_recorded_and_leaves_no_trace(small):
-    requests = schedule_requests(small.config.vocab_size, 0)[:10]
+    requests = checks.schedule_requests(small.config.vocab_size, 0)[:10]
     config = EngineConfig(**(vllm_story.SCHEDULE | {"num_blocks": 12}))
     engine = LLMEngine(small, None, config)
-    recorded, answers = our_schedule(engine, requests)
+    recorded, answers = checks.our_schedule(engine, requests)
     assert "schedule" not in vars(engine.core.scheduler) and not engine.has_unfinished_requests
     assert sum(len(s["preempted"]) for s in recorded) > 0  # the cache is too small, on purpose
     computed = dict.fromkeys(range(10), 0)
@@ -96,9 +90,11 @@ def test_our_schedule_is_recorded_and_leaves_no_trace(small):
             computed[request] = before + n
     assert computed == {r["id"]: len(r["prompt"]) + r["max_tokens"] - 1 for r in requests}
     # An engine with room for all writes the same.
-    assert our_schedule(LLMEngine(small, None, EngineConfig(max_num_seqs=16)), requests)[1] == answers
-    again = our_schedule(LLMEngine(small, None, config), requests)
-    assert compare_schedules(recorded, again[0]) is None and json.loads(json.dumps(recorded)) == recorded
+    assert checks.our_schedule(LLMEngine(small, None, EngineConfig(max_num_seqs=16)), requests)[1] == answers
+    again = checks.our_schedule(LLMEngine(small, None, config), requests)
+    assert (
+        checks.compare_schedules(recorded, again[0]) is None and json.loads(json.dumps(recorded)) == recorded
+    )
 
 
 # ---------------------------------------------------------------------- the worker
@@ -166,11 +162,11 @@ class Played:
 
     def ask(self, do, **question):
         if do == "schedule":
-            steps, answers = our_schedule(self.engine, **question)
+            steps, answers = checks.our_schedule(self.engine, **question)
             if self.changed:
                 steps[10]["blocks"][0] = [99]
             return {"steps": steps, "answers": answers}
-        answers = our_answers(self.engine, question["prompts"], question["max_tokens"], [])
+        answers = checks.our_answers(self.engine, question["prompts"], question["max_tokens"], [])
         if self.changed:
             answers[1][2] = 7
         return {"answers": answers}
@@ -183,7 +179,7 @@ class Played:
 
 
 def test_a_schedule_that_differs_fails_the_script_and_is_shown(capsys, monkeypatch, tales):
-    few = [r | {"max_tokens": 12} for r in schedule_requests(tales.config.vocab_size, 0)[:9]]
+    few = [r | {"max_tokens": 12} for r in checks.schedule_requests(tales.config.vocab_size, 0)[:9]]
     monkeypatch.setattr(vllm_story.checks, "schedule_requests", lambda *_: few)
     monkeypatch.setattr(vllm_story, "Worker", Played)
     arguments = ["--quick", "--device", "cpu", "--vllm-python", sys.executable]
