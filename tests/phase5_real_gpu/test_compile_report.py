@@ -90,7 +90,6 @@ def test_the_chapters_quote_the_compiler(compiled):
     for c, stages in ((one, 1), (three, 3)):
         row = f"| `num_stages={stages}` | {c.async_copies} | {c.buffers} | {c.shared // 1024} KiB | {c.registers} |"
         assert row in latency
-    assert f"the effect of {decode.registers} registers" in latency
     assert f"({decode.registers} in units of 8) · 128" in latency
     assert f"| {decode.shared // 1024} KiB, and 1 KiB reserved |" in latency
     assert decode.programs_per_multiprocessor == 3

@@ -6,10 +6,10 @@ WRONG = {
     "all-up-front": {
         FIRST: f"""    held = []
     for first in range(0, length, TILE):
-        coming = first + lanes
-        {NEXT.replace("next_pages = ", "held.append(")})
+        coming = first + places
+        {NEXT.replace("next_blocks = ", "held.append(")})
 """,
-        f"        {NEXT}\n        begins": "        pages = held.pop(0)\n        begins",
-        "        pages = next_pages\n": "",
+        f"        {NEXT}\n        begins": "        blocks = held.pop(0)\n        begins",
+        "        blocks = next_blocks\n": "",
     }
 }
