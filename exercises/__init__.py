@@ -26,7 +26,7 @@ Four files belong to an exercise:
 - `e1_pairs.py`, the source: task, solution, and the way into the engine;
 - `e1_pairs.txt`: three hints, and below `# diagnoses` what to say of each mistake (`# diagnoses merge` for one of several answers);
 - `grade_bpe.py`, the grader of one subject's exercises: the known mistakes, most of them slips in the solution, and the cases in
-  which an answer has to agree with the solution (`exercises/judging/solutions.py`);
+  which an answer has to agree with the solution (`exercises/judging/judge.py`);
 - `tests/exercises/answers/p1e1_pairs.py`, the bank: right answers that are written differently, and wrong ones that no slip gives.
 
     EXERCISE = Exercise(

@@ -13,16 +13,16 @@ from typing import Any
 from exercises.capstone import parts
 from exercises.judging import boxes, progress
 from exercises.judging.comparing import same, show
+from exercises.judging.judge import Exercise
 from exercises.judging.sandbox import judge_safely
-from exercises.judging.solutions import Exercise
-from exercises.judging.verdict import NotAttempted, NotYet, Stopped, Verdict, WrongCall
+from exercises.judging.verdict import NotAttempted, NotYet, Stopped, Verdict
+from labkit.errors import LabError
 
 __all__ = [
     "Exercise",
     "NotAttempted",
     "NotYet",
     "Verdict",
-    "WrongCall",
     "check",
     "hint",
     "same",
@@ -36,7 +36,7 @@ def check(name: str = "", *answers: Any) -> None:
     Raises:
         NotAttempted: an answer is still the stub.
         NotYet: it is not right yet.
-        WrongCall: there is no such exercise, or the answers are not those that it asks for.
+        LabError: there is no such exercise, or the answers are not those that it asks for.
     """
     exercise = _find(name)
     _must_be_asked_for(exercise, answers)
@@ -59,7 +59,7 @@ def hint(name: str = "", rung: int | None = None) -> None:
     cell with a hint may stay in the notebook.
 
     Raises:
-        WrongCall: there is no such exercise, or no such hint.
+        LabError: there is no such exercise, or no such hint.
     """
     from exercises.judging.sources import solution_of
 
@@ -68,7 +68,7 @@ def hint(name: str = "", rung: int | None = None) -> None:
     if rung is None:
         rung = progress.next_rung(exercise.name, rungs)
     elif type(rung) is not int or not 1 <= rung <= rungs:
-        raise WrongCall(f"there are {rungs} hints, 1 to {rungs}, not {show(rung, 40)}")
+        raise LabError(f"there are {rungs} hints, 1 to {rungs}, not {show(rung, 40)}")
     progress.note_hint(exercise.name, rung)
     solution = solution_of(exercise.name) or "This edition holds no solutions: ask your teacher."
     text = solution if rung == rungs else exercise.hints[rung - 1]
@@ -80,7 +80,7 @@ def _find(name: Any, called: str = "check") -> Exercise:
 
     if isinstance(name, str) and name:
         return find(name)
-    raise WrongCall(
+    raise LabError(
         f'the name of the exercise comes first, in quotes: {called}("NAME"). It is its notebook\'s, without .ipynb'
     )
 
@@ -88,7 +88,7 @@ def _find(name: Any, called: str = "check") -> Exercise:
 def _must_be_asked_for(exercise: Exercise, answers: tuple[Any, ...]) -> None:
     asks = exercise.asks
     if len(answers) != len(asks):
-        raise WrongCall(
+        raise LabError(
             f"this exercise takes {len(asks)} answer{'s' * (len(asks) > 1)}, not {len(answers)}: "
             f'check("{exercise.name}", {", ".join(asks)})'
         )

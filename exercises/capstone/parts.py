@@ -13,7 +13,7 @@ from symtable import SymbolTable, symtable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from exercises.judging.solutions import solved
+from exercises.judging.sources import solved
 from labkit.paths import ROOT, outputs, write_whole
 
 COMPLETE = "notebooks.solutions.my_engine"

@@ -13,17 +13,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
-
-import nbformat
 
 from exercises import grading
 from exercises.classroom.room import shut_in
 from exercises.judging import transcript
+from exercises.judging.judge import Exercise
 from exercises.judging.plain_runs import run_cells
 from exercises.judging.registry import find
 from exercises.judging.sandbox import LARGEST_FILE, calm_down, died, judge, limit_memory, run_apart
-from exercises.judging.solutions import Exercise
 from exercises.judging.transcript import decoded, encoded
 from exercises.judging.verdict import NotAttempted, NotYet, Verdict
 
@@ -71,9 +70,9 @@ def run_answer(name: str, cells: list[str]) -> bytes:
 
 
 def _defined_by(exercise: Exercise, cells: list[str]) -> dict[str, Any]:
-    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    code = [SimpleNamespace(cell_type="code", source=cell, metadata={}) for cell in cells]
     grading.check = grading.hint = lambda *_, **__: None  # the notebook's own calls do nothing here
-    names, ran = run_cells(nb, exercise.name, go_on=True)
+    names, ran = run_cells(SimpleNamespace(cells=code), exercise.name, go_on=True)
     if missing := [name for name in exercise.asks if name not in names]:
         for cell in ran:
             if cell["outcome"] == "failed":

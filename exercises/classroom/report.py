@@ -18,7 +18,7 @@ from labkit.terminal import escape
 
 COLUMNS = (
     *("learner", "exercise", "state", "points", "mistake", "tries", "hints", "noted as solved"),
-    *("first try", "solved at", "look at", "what was said"),
+    *("look at", "what was said"),
 )
 
 
@@ -65,18 +65,10 @@ def as_csv(graded: list[Graded], unread: list[Unread]) -> str:
     for one in graded:
         answer, verdict = one.answer, one.verdict
         points = 3 * (one.solved and COPIED not in one.look_at)
-        row = [
-            one.learner,
-            one.exercise,
-            verdict.state,
-            points,
-            verdict.diagnosis,
-            answer.tries,
-            answer.hints,
-        ]
-        row += ["yes" if answer.solved else "no", answer.first_try, answer.solved_at, "; ".join(one.look_at)]
+        row = [one.learner, one.exercise, verdict.state, points, verdict.diagnosis, answer.tries]
+        row += [answer.hints, "yes" if answer.solved else "no", "; ".join(one.look_at)]
         rows.append([*row, verdict.says.removesuffix(UNHARMED)])  # that is for the learner
-    rows += [[file.name, "", "not read", *[""] * 8, file.why] for file in unread]
+    rows += [[file.name, "", "not read", *[""] * 6, file.why] for file in unread]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

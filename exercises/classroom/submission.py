@@ -36,8 +36,6 @@ class Answer(BaseModel):
     solved: bool = False
     tries: int = Field(0, ge=0, lt=10**6)
     hints: int = Field(0, ge=0, lt=100)
-    first_try: str = Field("", max_length=40)
-    solved_at: str = Field("", max_length=40)
     edition: str = Field("", max_length=40)
 
 

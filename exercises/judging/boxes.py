@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.panel import Panel
 from rich.text import Text
 
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise
 from exercises.judging.sources import heading_of
 from exercises.judging.verdict import Verdict
 from labkit.terminal import Page, open_streams

@@ -67,7 +67,7 @@ def brief(name: str, args: Sequence[Any], function: Callable[..., Any]) -> str:
     """A call as the learner would write it, with the function's own names; larger tensors by their shapes."""
 
     def text(value: Any) -> str:
-        if isinstance(value, np.ndarray) or is_tensor(value):
+        if is_tensor(value):
             return show(value.tolist()) if math.prod(value.shape) < 10 else f"a tensor of {list(value.shape)}"
         return value.__name__ if callable(value) and hasattr(value, "__name__") else show(value, 200)
 
@@ -89,8 +89,8 @@ def difference(got: Any, expected: Any, tolerance: float = 1e-5, at: str = "") -
     here = f"at {at}: " if at else ""
     if got is None and expected is not None:
         return "returns-nothing", here + "the result is None. Is a `return` missing?"
-    if isinstance(expected, np.ndarray) or is_tensor(expected):
-        return _array_difference(got, expected, tolerance, here)
+    if is_tensor(expected):
+        return _tensor_difference(got, expected, tolerance, here)
     got, (kinds, asked) = _plain(got), _kind_of(expected)
     if not isinstance(got, kinds):
         return "wrong-type", f"{here}return {asked}, not a {type(got).__name__}"
@@ -161,19 +161,15 @@ def _plain(value: Any) -> Any:
 
 
 def _numpy(value: Any) -> np.ndarray:
-    if isinstance(value, np.ndarray):
-        return value
     value = value.detach().cpu()
     return value.double().numpy() if value.is_floating_point() else value.numpy()
 
 
-def _array_difference(got: Any, expected: Any, tolerance: float, here: str) -> tuple[str, str] | None:
-    of_torch = is_tensor(expected)
-    if not is_tensor(got) and (of_torch or not isinstance(got, np.ndarray)):
+def _tensor_difference(got: Any, expected: Any, tolerance: float, here: str) -> tuple[str, str] | None:
+    if not is_tensor(got):
         if expected.shape == () and isinstance(_plain(got), numbers.Real):
             return _value_difference(_plain(got), expected.item(), tolerance, here)
-        asked = "torch.Tensor" if of_torch else "numpy array"
-        return "wrong-type", f"{here}return a {asked}, not a {type(got).__name__}"
+        return "wrong-type", f"{here}return a torch.Tensor, not a {type(got).__name__}"
     if tuple(got.shape) != tuple(expected.shape):
         return "wrong-shape", f"{here}the shape is {tuple(got.shape)} and should be {tuple(expected.shape)}"
     a, b = _numpy(got), _numpy(expected)

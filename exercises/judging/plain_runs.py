@@ -3,22 +3,20 @@
 It is not nbval: no kernel, no display. A cell that passes here needs only Python and the course.
 """
 
-import linecache
 from typing import Any
 from unittest.mock import MagicMock
 
-import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
 
+from exercises.judging.sources import execute
 from labkit.machine import has_gpu
 
 
-def run_cells(
-    nb: nbformat.NotebookNode, name: str, go_on: bool = False
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def run_cells(nb: Any, name: str, go_on: bool = False) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """(the names that the cells defined, what came out of each code cell).
 
     Args:
+        nb: a notebook, or an object with such `cells`.
         go_on: after a cell that raises, run the next, as nbval does. Else the exception is raised here.
     """
     jupyter = MagicMock()  # %timeit, !ls and their like do nothing; the cell below %%time is run
@@ -32,12 +30,9 @@ def run_cells(
         if "gpu" in came_out["tags"] and not has_gpu():
             came_out["outcome"] = "skipped"
             continue
-        filename = f"<{name}, code cell {number + 1}>"
         try:
             source = TransformerManager().transform_cell(cell.source)
-            lines = source.splitlines(keepends=True)
-            linecache.cache[filename] = len(source), None, lines, filename  # for inspect and tracebacks
-            exec(compile(source, filename, "exec"), names)
+            execute(source, f"<{name}, code cell {number + 1}>", names)
         except Exception as error:
             if not go_on:
                 raise

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ from exercises.judging.verdict import Verdict
 from labkit.paths import ROOT, outputs, write_whole
 
 FRESH: dict[str, Any] = {"solved": False, "tries": 0, "hints": 0, "rung": 0, "stuck": False, "last": ""}
-FRESH |= {"first_try": "", "solved_at": ""}
 """Of one exercise: solved once; checks of an answer until then; most hints seen; the hint shown last; whether a check
-has failed since that hint; the last diagnosis; when the first answer was checked, and when one was right."""
+has failed since that hint; the last diagnosis."""
 
 
 def path() -> Path:
@@ -61,11 +59,7 @@ def note_check(name: str, verdict: Verdict) -> int | None:
     before, entry = of(name), of(name)
     entry["stuck"] = verdict.state != "correct"
     if verdict.state != "not attempted":
-        now = datetime.now(UTC).isoformat(timespec="seconds")
         entry["tries"] += not entry["solved"]
-        entry["first_try"] = entry["first_try"] or now
-        if verdict.state == "correct":
-            entry["solved_at"] = entry["solved_at"] or now
         entry["solved"] = entry["solved"] or verdict.state == "correct"
         entry["last"] = verdict.diagnosis
     if entry != before:

@@ -3,10 +3,8 @@
 import importlib
 from functools import cache
 
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise
 from exercises.judging.sources import SOURCES, all_names, the_one
-from exercises.judging.verdict import WrongCall
-from labkit.errors import LabError
 
 
 @cache
@@ -23,10 +21,7 @@ def find(name: str) -> Exercise:
     """An exercise by its name (p1e1_pairs), its number (1.1 or p1e1), or the beginning of its name.
 
     Raises:
-        WrongCall: there is none of that name, or there are several.
+        LabError: there is none of that name, or there are several.
     """
-    try:
-        found = the_one(name, all_names(), "exercise", ". It is called as its notebook is, without .ipynb.")
-    except LabError as error:
-        raise WrongCall(str(error)) from None
+    found = the_one(name, all_names(), "exercise", ". It is called as its notebook is, without .ipynb.")
     return exercises_of(int(found[1]))[found]

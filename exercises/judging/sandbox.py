@@ -32,7 +32,7 @@ from typing import IO, Any, NamedTuple
 
 from exercises.judging.answers import is_stub, name_the_trouble, stub_says, watch
 from exercises.judging.comparing import verdict_of
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise
 from exercises.judging.verdict import NotAttempted, NotYet, Verdict
 
 MOST_PRINTED = 20_000  # characters of what an answer prints

@@ -11,11 +11,17 @@ from types import CodeType
 from typing import Any
 
 from exercises.judging.comparing import show as as_text
-from exercises.judging.judge import When
 
 REFUSALS = (ValueError, MemoryError)  # what an answer may be asked to raise
 # Of each statement: its text; its value, or the name of the refusal that it raised.
 Outcome = list[tuple[str, Any]]
+
+
+class When:
+    """A mistake that is seen by what came out: `test(got, right result, *arguments)`. Asked when no other explains it."""
+
+    def __init__(self, test: Callable[..., bool]) -> None:
+        self.test = test
 
 
 @cache

@@ -1,12 +1,15 @@
 """The sources of the exercises: where they are, what they are called, and the solution that stands in them."""
 
+import ast
 import difflib
 import json
+import linecache
 import re
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from labkit.errors import LabError
 from labkit.paths import ROOT
@@ -16,6 +19,9 @@ BEGIN = "# BEGIN SOLUTION"
 SOLUTION = re.compile(rf"^( *){BEGIN}\n(.*?)^ *# END SOLUTION$", re.MULTILINE | re.DOTALL)
 STUB = re.compile(r"^( *)# STUB: ?(.*)\n", re.MULTILINE)
 PACKED = SOURCES / "solutions.bin"
+CHECK = '# %% tags=["check"]'
+Slip = Mapping[str, str]
+_numbers = count()
 
 
 def all_sources() -> list[Path]:
@@ -118,7 +124,51 @@ def take_solutions_out(course: Path) -> None:
     target.write_bytes(zlib.compress(json.dumps(texts).encode()))
 
 
+def execute(text: str, filename: str, names: dict[str, Any]) -> None:
+    """Run a text. Tracebacks, `inspect` and Triton find its lines as if it stood in a file."""
+    linecache.cache[filename] = len(text), None, text.splitlines(keepends=True), filename
+    exec(compile(text, filename, "exec"), names)
+
+
 def solution_of(name: str) -> str:
     """The cells of an exercise that hold its solution, without the markers."""
     cells = re.split(r"^# %%.*$", source_of(name).read_text(encoding="utf-8"), flags=re.MULTILINE)
     return "\n\n".join(cut(cell).solution.strip() for cell in cells if BEGIN in cell)
+
+
+def solved(
+    name: str, asks: Sequence[str], slip: Mapping[str, Any] | None = None, as_handed_out: bool = False
+) -> dict[str, Any]:
+    """The answers of a solution by their names. Their lines are found by tracebacks, and by Triton.
+
+    Of the source up to the check, imports, definitions and answers are run, and nothing else.
+
+    Args:
+        slip: {what stands in the solution: what the learner wrote there}, or, in the banks of the tests only, {name of an answer:
+            another answer}.
+        as_handed_out: the answers as a learner gets them: stubs, or the planted bug of a debugging lab.
+
+    Raises:
+        ValueError: what is to be replaced does not stand in the source.
+    """
+    slip = slip or {}
+    both = cut(whole_source(name).partition(CHECK)[0])
+    source = both.student if as_handed_out else both.solution
+    for old, new in slip.items():
+        if old not in asks:
+            if old not in source:
+                raise ValueError(f"{old!r} does not stand in {name}")
+            source = source.replace(old, new)
+    lines = source.splitlines(keepends=True)
+    for node in ast.parse(source).body:
+        answers = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in asks
+        if not answers and not isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef):
+            lines[node.lineno - 1 : node.end_lineno] = ["\n"] * (node.end_lineno - node.lineno + 1)
+    names: dict[str, Any] = {"__name__": f"answers_{name}"}
+    execute("".join(lines), f"<{name}, changed {next(_numbers)}>", names)
+    return {asked: slip.get(asked, names[asked]) for asked in asks}
+
+
+def handed_out(name: str, asked: str, slip: Slip | None = None) -> Any:
+    """One answer as a learner gets it."""
+    return solved(name, (asked,), slip, as_handed_out=True)[asked]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from exercises.judging.sources import source_of
-from labkit.errors import LabError
 
 State = Literal["correct", "not yet", "not attempted"]
 NOTHING: Any = type("Nothing", (), {"__repr__": lambda self: "(nothing)", "__bool__": lambda self: False})()
@@ -55,13 +54,6 @@ class Diagnoses(dict[str, str]):
     it: "double-free (of two)".
     """
 
-    @classmethod
-    def of(cls, part: str) -> "Diagnoses":
-        """The texts of an exercise, or of one part of it: of "p4e9_littles_law highest_rate" those below `# diagnoses highest_rate`."""
-        name, *which = part.split(" ")
-        lines = texts_of(name)[" ".join(["diagnoses", *which])].splitlines()
-        return cls(line.split(": ", 1) for line in lines if line)
-
     def no(
         self, diagnosis: str, tried: Any = NOTHING, got: Any = NOTHING, expected: Any = NOTHING, **words: Any
     ) -> NotYet:
@@ -76,10 +68,6 @@ class NotAttempted(NotYet):
 
     def __init__(self, says: str = "") -> None:
         super().__init__("not-attempted", says)
-
-
-class WrongCall(LabError, ValueError):
-    """`check` or `hint` was not called as it is meant. Jupyter shows its one line, and no traceback."""
 
 
 class Stopped(KeyboardInterrupt):

@@ -3,7 +3,8 @@
 import random
 from collections.abc import Callable
 
-from exercises.judging.solutions import Exercise, Slip
+from exercises.judging.judge import Exercise
+from exercises.judging.sources import Slip
 
 # ---------------------------------------------------------------------- 1.1 pairs
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from functools import cache
 
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise
 from phase1_tokens_embeddings.tokens import BPETokenizer
 
 START, END = "<|im_start|>", "<|im_end|>"

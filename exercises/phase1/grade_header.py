@@ -5,8 +5,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from exercises.judging.judge import When
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise, When
 
 Entry = tuple[str, list[int], int, int]
 

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise
 
 LLAMA3 = dict(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096)
 GPT2 = dict(num_hidden_layers=12, num_attention_heads=12, hidden_size=768)

@@ -5,8 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from exercises.judging.judge import When
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise, When
 
 Turns = list[tuple[int, bytes]]  # whose stream gets which token
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from exercises.grading import same, show
-from exercises.judging.judge import When
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise, When
 
 # ---------------------------------------------------------------------- 2.0 scores by a product, probabilities by softmax
 

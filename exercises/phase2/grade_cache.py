@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from exercises.grading import same
-from exercises.judging.judge import When
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise, When
 
 FULL = "room for 4 tokens: 3 come, then 2, which do not fit, then 1"
 RUNS = [  # name, layers, room, how many new tokens come in each step; every layer gets them, one after the other

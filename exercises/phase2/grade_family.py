@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise
 from exercises.phase2.unknown_models import Shapes, UnknownModel
 from phase1_tokens_embeddings.weights.families import Family
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise
 
 # ---------------------------------------------------------------------- 2.6 top-p
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise
 
 Step = tuple[list[int], int]  # the tokens of a step, the place of the first
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from exercises.judging.judge import Raised, When
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise, Raised, When
 
 Attention = Callable[[Tensor, Tensor, Tensor, list[int], int], Tensor]
 
@@ -129,7 +128,7 @@ def grade_attention(paged_attention: Attention) -> None:
 
     shapes = [(11, 4, 8), (1, 4, 8), (8, 4, 8), (5, 1, 4), (37, 16, 64), (30, 4, 16)]
     late = ("no-maximum", "maximum-starts-at-zero", "unused-places-read", "keeps-everything")
-    known = [diagnosis for diagnosis in EXERCISE.mistakes["paged_attention"] if diagnosis not in late]
+    known = [diagnosis for diagnosis, _ in EXERCISE.mistakes["paged_attention"] if diagnosis not in late]
     judge([make_case(seed, *shape) for seed, shape in enumerate(shapes)], "", *known)
     judge([make_case(50, 11, 4, 8, math.nan)], "; every place that is not the request's holds NaN", late[2])
     judge([make_case(60, 9, 4, 8, sign=1)], "; every score is above 1,000", "no-maximum")

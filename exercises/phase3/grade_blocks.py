@@ -4,9 +4,8 @@ import itertools
 import random
 from collections.abc import Callable
 
-from exercises.judging.judge import When
+from exercises.judging.judge import Exercise, When
 from exercises.judging.scripts import first_is
-from exercises.judging.solutions import Exercise
 
 # ---------------------------------------------------------------------- 3.1 allocate and free
 

@@ -4,8 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from exercises.judging.judge import When
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise, When
 from exercises.phase3.pool import Pool
 
 Fork = Callable[[list[int], Pool], list[int]]

@@ -3,9 +3,8 @@
 import random
 from typing import Any
 
-from exercises.judging.judge import expect_cause
+from exercises.judging.judge import Exercise, expect_cause
 from exercises.judging.scripts import first_is
-from exercises.judging.solutions import Exercise
 
 SAME = [1, 2, 3, 4, 5, 6]
 NINE = list(range(1, 10))

@@ -4,8 +4,7 @@ import random
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from exercises.judging.judge import When
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise, When
 
 Names = Callable[[list[int], int], list[Hashable]]
 Find = Callable[[list[int], int, dict[Hashable, int]], list[int]]
@@ -86,7 +85,7 @@ def grade_prefix(block_names: Names, find_prefix: Find) -> None:
     names = [(texts, 4) for texts in TEXTS]
     cases = [case for seed in range(9) for case in _random_cases(seed)]
     names += [([text], size) for text, size, _ in cases]
-    only = list(EXERCISE.mistakes["block_names"])
+    only = [diagnosis for diagnosis, _ in EXERCISE.mistakes["block_names"]]
     EXERCISE.judge(both, answers, names, play=numbered, only=only)
     cached, gap = [(A + B + C, [7, 3, 9])], [(A + B + C, [7, None, 9])]
     by_hand = [(A + B + C + [99], 4, cached), (A + B + C, 4, cached), (A + B + C + [99], 4, gap)]

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise
 
 # ---------------------------------------------------------------------- 4.7 copied drafts
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from exercises.grading import NotYet
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise
 
 # ---------------------------------------------------------------------- 4.9 Little's law
 

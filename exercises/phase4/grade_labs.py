@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from exercises.grading import NotYet, show
-from exercises.judging.judge import When
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise, When
 from exercises.phase4.names_lab import play
 
 # ---------------------------------------------------------------------- lab 4: names without contents

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import promql_parser as ast
 
-from exercises.grading import NotAttempted, NotYet, show
-from exercises.judging.solutions import Exercise
+from exercises.grading import NotYet, show
+from exercises.judging.judge import Exercise
 from exercises.phase4.recorded_drills import Minute, minutes_of
 from exercises.phase4.two_causes import after_a_day, at_another_pace, while_idle
 from phase4_scheduler.server.drills import query
@@ -26,8 +26,6 @@ SAYS = EXERCISE.says()
 @EXERCISE.grader
 def grade_queries(*alerts: str) -> None:
     for name, text in zip(ALERTS, alerts, strict=True):
-        if text is None or text is Ellipsis:
-            raise NotAttempted(f"`{name}` is still empty.")
         grade(name, text)
 
 

@@ -5,8 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from exercises.judging.judge import When
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise, When
 from exercises.phase4.small_requests import NAMES, Pool, SmallRequest, as_plan
 
 # ---------------------------------------------------------------------- 4.1 one step

@@ -6,7 +6,7 @@ from functools import partial
 from types import SimpleNamespace
 
 from exercises.judging.engine_runs import passed, same_or_stop, tales
-from exercises.judging.solutions import handed_out
+from exercises.judging.sources import handed_out
 from phase2_attention_kvcache.model import SamplingParams
 from phase3_paged_attention.paging import BlockManager, BlockTable, hash_block
 from phase4_scheduler.engine import (

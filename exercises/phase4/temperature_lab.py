@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from exercises.judging.engine_runs import passed, same_or_stop, tales
-from exercises.judging.solutions import handed_out
+from exercises.judging.sources import handed_out
 from phase2_attention_kvcache.model import SampledTokens, Sampler, SamplingParams
 from phase4_scheduler.engine import EngineConfig, LLMEngine
 

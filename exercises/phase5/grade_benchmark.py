@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from exercises.grading import NotYet, show
-from exercises.judging.judge import When
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise, When
 from exercises.phase5.benchmark_records import CARD, WORDS, Card, Record, make_record
 
 TOO_FAST = ("cache", "no wait", "no wait, small")

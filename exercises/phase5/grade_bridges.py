@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from exercises.judging.judge import When
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise, When
 from exercises.phase5.launching import launch_interpreted
 from phase5_real_gpu.ladder import count_loads
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from exercises.grading import NotAttempted
-from exercises.judging.judge import Raised, When
-from exercises.judging.solutions import Exercise, handed_out
+from exercises.judging.judge import Exercise, Raised, When
+from exercises.judging.sources import handed_out
 from exercises.phase5.launching import body_of, decode_arguments, launch_in_far_blocks, launch_interpreted
 from phase5_real_gpu.ladder import count_loads
 
@@ -169,7 +169,7 @@ def grade_decode(paged_decode: Any) -> None:
         how = dict(play=play, show=lambda *case: shown(*case) + what, tolerance=2e-3, keeps_input=False)
         DECODE.judge("paged_decode", paged_decode, [case], only=only, **how)
 
-    known = [diagnosis for diagnosis in DECODE.mistakes["paged_decode"] if diagnosis not in LATE]
+    known = [diagnosis for diagnosis, _ in DECODE.mistakes["paged_decode"] if diagnosis not in LATE]
     # One by one, since interpreting takes long: the first that goes wrong names the mistake.
     judge(make_case(0, [6, 3], 4, 1, 1, 8), "", *known)
     judge(make_case(0, [11, 5, 8], 4, 4, 2, 8), "", *known)
@@ -247,7 +247,7 @@ def counted(
 
 @FASTER.grader
 def grade_faster(group_decode: Any) -> None:
-    right = [diagnosis for diagnosis in FASTER.mistakes["group_decode"] if diagnosis not in COUNTED]
+    right = [diagnosis for diagnosis, _ in FASTER.mistakes["group_decode"] if diagnosis not in COUNTED]
     cases = [
         make_case(0, [11, 5], 4, 4, 2, 8),
         make_case(1, [9], 8, 4, 1, 8),

@@ -3,9 +3,8 @@
 import random
 from typing import Any
 
-from exercises.judging.judge import expect_cause
+from exercises.judging.judge import Exercise, expect_cause
 from exercises.judging.scripts import first_is
-from exercises.judging.solutions import Exercise
 from exercises.phase5.small_graph import ROWS
 
 # ---------------------------------------------------------------------- lab 5: stray tokens

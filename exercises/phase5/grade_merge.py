@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from exercises.grading import NotYet
-from exercises.judging.judge import When
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise, When
 
 Merge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -72,7 +71,7 @@ def grade_merge(merge: Merge) -> None:
 
     sizes = [(2, 4, 1.0), (3, 8, 2.0), (7, 8, 4.0), (1, 4, 1.0), (16, 32, 1.0)]
     by_hand = torch.tensor([[10.0], [40.0]]), torch.tensor([6.0, 2.0]).log()
-    early = [diagnosis for diagnosis in EXERCISE.mistakes["merge"] if diagnosis not in LATE]
+    early = [diagnosis for diagnosis, _ in EXERCISE.mistakes["merge"] if diagnosis not in LATE]
     judge([by_hand, *(parts(seed, *size, 3.0) for seed, size in enumerate(sizes))], *early)
     judge([parts(30, 4, 8, 1.0, middle) for middle in (1000.0, -1000.0)], "no-maximum")
     zeros, poison = [], []

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from exercises.judging.judge import Raised, When
-from exercises.judging.solutions import Exercise
+from exercises.judging.judge import Exercise, Raised, When
 from exercises.phase5.other_side import OtherSide
 from exercises.phase5.ranks import HEAD_DIM, Block, make_block, run_ranks
 

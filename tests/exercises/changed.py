@@ -2,16 +2,10 @@
 
 import importlib
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any
 
 from exercises.judging.registry import find
-from exercises.judging.solutions import solved
-
-
-def bank_of(name: str) -> ModuleType:
-    """The bank of an exercise: RIGHT and WRONG."""
-    return importlib.import_module(f"tests.exercises.answers.{name}")
+from exercises.judging.sources import solved
 
 
 def solution(name: str, slip: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -24,3 +18,14 @@ def answers_of(name: str, answer: Any) -> tuple[Any, ...]:
     if isinstance(answer, dict):
         return solution(name, answer)
     return answer if isinstance(answer, tuple) else (answer,)
+
+
+def bank_of(name: str) -> tuple[list[Any], list[tuple[str, Any]]]:
+    """The entries in the bank of an exercise: right ones, and (diagnosis, wrong one)."""
+    bank = importlib.import_module(f"tests.exercises.answers.{name}")
+    wrong = getattr(bank, "WRONG", {}).items()
+    return _listed(bank.RIGHT), [(told, one) for told, some in wrong for one in _listed(some)]
+
+
+def _listed(some: Any) -> list[Any]:
+    return some if isinstance(some, list) else [some]

@@ -1,9 +1,10 @@
 """The graders, tried with answers that learners give: every mistake that a grader knows, made in the solution, has to get its
 diagnosis, and no other. answers/<exercise>.py holds right answers, and wrong ones that no slip in the solution gives.
 
-    RIGHT = [answer, ...]                  # at least one that is written otherwise than the solution
+    RIGHT = answer                         # written otherwise than the solution
     WRONG = {"diagnosis-id": answer, ...}  # each with the diagnosis that it must get
-    WRONG = {"diagnosis-id": [answer, answer], ...}   # if several get the same one
+
+In place of an answer a list may stand.
 
 An answer is what `check` gets after the name: one thing, or a tuple where an exercise asks for several. A dictionary is
 the solution with slips in it: {what stands there: what the learner wrote}, or {name of an answer: another answer}.
@@ -43,7 +44,7 @@ IN_THE_ENGINE = {"fails-in-the-engine", "not-compiled"}
 @cache
 def right_ones(name: str) -> list[tuple[Any, ...]]:
     """The solution, and the right answers of the bank."""
-    return [answers_of(name, answer) for answer in ({}, *bank_of(name).RIGHT)]
+    return [answers_of(name, answer) for answer in ({}, *bank_of(name)[0])]
 
 
 def misspells(*args, **kwargs):
@@ -62,11 +63,11 @@ def crashing(right: Any) -> Any:
 @cache
 def wrong_ones(name: str) -> list[tuple[str, tuple[Any, ...]]]:
     """(the diagnosis, the answer): the mistakes that the grader knows, those of the bank, and one that crashes."""
-    listed = getattr(bank_of(name), "WRONG", {}).items()
-    found = [(told, one) for told, some in listed for one in (some if isinstance(some, list) else [some])]
     right = right_ones(name)[0]
     crash = [("raises", crashing(right))] if crashing(right) != right else []
-    return [(told, answers_of(name, one)) for told, one in (*found, *find(name).wrong_answers())] + crash
+    return [
+        (told, answers_of(name, one)) for told, one in (*bank_of(name)[1], *find(name).wrong_answers())
+    ] + crash
 
 
 def judge_all(name: str, wrong: bool) -> list[Verdict]:

@@ -2,7 +2,6 @@
 
 import importlib
 import itertools
-import linecache
 import random
 import re
 import subprocess
@@ -18,7 +17,7 @@ from exercises.classroom.submission import cells_of_answer, is_copied, submit
 from exercises.grading import NotYet, Verdict, check
 from exercises.judging import sources
 from exercises.judging.plain_runs import run_cells
-from exercises.judging.sources import all_sources, source_of
+from exercises.judging.sources import all_sources, execute, source_of
 from exercises.publishing import build_notebooks, student_edition
 from exercises.publishing.build_notebooks import build_solution
 from exercises.publishing.student_edition import write_edition
@@ -125,10 +124,9 @@ def test_a_part_that_does_otherwise_is_told(monkeypatch, capsys, part, diagnosis
         your_engine.in_your_engine("p3e2_block_table", None, parts=part)
 
 
-def cell(text, name="<a cell>"):
-    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+def cell(text):
     names = {"__name__": "__main__"}
-    exec(compile(text, name, "exec"), names)
+    execute(text, "<a cell>", names)
     return names
 
 

@@ -13,7 +13,7 @@ from exercises.judging.sources import all_names, all_sources, name_of, source_of
 from exercises.publishing import commands, notebook_runs
 from exercises.publishing.build_notebooks import build_student, text_of
 from labkit.catalog import LEVELS, all_scripts, first_line
-from labkit.paths import outputs
+from labkit.paths import outputs, write_whole
 from labkit.predictions import Prediction
 from labkit.reports import report_of
 from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE
@@ -85,11 +85,9 @@ def test_progress_says_what_is_solved_tried_hinted_and_guessed(capsys, books):
         progress.note_check("p1e2_encode", Verdict("not yet", "encode-longest-first"))
     progress.note_hint("p1e2_encode", 2)
     for name, points in (("kv_cache", [3, 1, None]), ("notebook", [2])):
+        predictions = [Prediction("a", "?", points=p).to_json() for p in points]
         report = outputs() / "reports" / "phase2" / f"{name}.json"
-        report.parent.mkdir(parents=True, exist_ok=True)
-        report.write_text(
-            json.dumps({"predictions": [Prediction("a", "?", points=p).to_json() for p in points]})
-        )
+        write_whole(report, json.dumps({"predictions": predictions}))
     (outputs() / "reports" / "phase2" / "broken.json").write_text("{")
     code, out, _ = run(capsys, "progress")
     rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
@@ -108,9 +106,7 @@ def test_progress_says_what_is_solved_tried_hinted_and_guessed(capsys, books):
 
 def run_in_full(*scripts, quick=False):
     for script in scripts:
-        report = report_of(script)
-        report.parent.mkdir(parents=True, exist_ok=True)
-        report.write_text(json.dumps({"predictions": [], "in_full": not quick}))
+        write_whole(report_of(script), json.dumps({"predictions": [], "in_full": not quick}))
 
 
 def test_next_leads_along_a_path(books, capsys):

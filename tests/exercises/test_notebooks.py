@@ -3,14 +3,22 @@
 import os
 import subprocess
 import sys
-import tomllib
 
 import nbformat
 import pytest
 from rich.text import Text
 
+from exercises.judging.sources import source_of
 from exercises.publishing import build_notebooks
-from exercises.publishing.build_notebooks import companions, stale
+from exercises.publishing.build_notebooks import (
+    build_student,
+    companions,
+    has_been_worked_in,
+    read_notebook,
+    stale,
+    text_of,
+    write,
+)
 from exercises.publishing.notebook_runs import Client
 from labkit.paths import ROOT
 
@@ -41,16 +49,54 @@ def test_stale_notebooks_are_noticed(tmp_path, monkeypatch):
     assert stale() == {first: texts[first], second: texts[second], gone: ""}
 
 
-def test_a_kernel_finds_the_exercises():
+# ------------------------------------------------------------------ what a learner wrote
+
+
+def write_in(path, line):
+    """Put a line into the first code cell, as a learner does who saves and has not run it. Returns the file's text."""
+    nb = read_notebook(path)
+    next(c for c in nb.cells if c.cell_type == "code").source += f"\n{line}"
+    path.write_text(nbformat.writes(nb, version=4), encoding="utf-8")
+    return path.read_text(encoding="utf-8")
+
+
+def test_an_answer_that_was_typed_and_never_run_is_kept(tmp_path, capsys):
+    path = tmp_path / "p1e1_pairs.ipynb"
+    fresh = text_of(build_student(source_of("p1e1_pairs")))
+    write(path, fresh)
+    assert not has_been_worked_in(path)
+    write(path, fresh)  # a generated one makes no copies
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+    mine = write_in(path, "my_answer = 1")
+    assert has_been_worked_in(path)
+    write(path, fresh)
+    assert path.read_text(encoding="utf-8") == fresh
+    assert (tmp_path / "p1e1_pairs.bak-1.ipynb").read_text(encoding="utf-8") == mine
+    assert "the old one is kept as p1e1_pairs.bak-1.ipynb" in capsys.readouterr().out
+
+
+def test_a_guess_in_a_companion_is_noticed_and_so_is_what_cannot_be_read(tmp_path, monkeypatch):
+    original = companions()[0].read_text(encoding="utf-8")
+    monkeypatch.setattr(build_notebooks, "NOTEBOOKS", tmp_path)
+    path = companions()[0]
+    path.write_text(original, encoding="utf-8")
+    assert not has_been_worked_in(path)
+    write_in(path, "guess = 7")
+    assert has_been_worked_in(path)
+    path.write_text("not JSON")
+    assert has_been_worked_in(path)
+
+
+# ------------------------------------------------------------------ in a kernel
+
+
+def test_a_kernel_finds_the_exercises_the_pieces_and_the_small_engine(tmp_path):
     """They are installed with the course: a notebook runs in its own folder."""
-    packages = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
-        "packages"
-    ]
-    assert {f"exercises.phase{p}" for p in range(1, 6)} | {"exercises", "notebooks.widgets"} <= set(packages)
-
-
-def test_a_kernel_finds_the_small_engine(tmp_path):
-    code = "from exercises.capstone import your_engine as y\nwith y.engine_with({'slots': 1}): print('found')"
+    code = "import exercises.phase1, exercises.phase5.launching, notebooks.widgets\n"
+    code += (
+        "from exercises.capstone import your_engine as y\nwith y.engine_with({'slots': 1}): print('found')"
+    )
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=env)
     assert done.stdout == "found\n", done.stderr
@@ -78,11 +124,11 @@ def test_a_companion_runs_under_nbval(being_worked_in, source):
 SETUP = """
 from exercises.judging import boxes, registry
 from exercises.grading import *
-from exercises.judging.judge import judge
 from notebooks.widgets.guesses import Guesses
 guesses = Guesses()
 exercise = Exercise("p1t1_add", 1.0, add={})
-exercise.grade = lambda add: judge(add, [(1, 2)], lambda a, b: a + b, {}, {}, show="add({}, {})".format)
+exercise.answers, exercise.says = {"add": lambda a, b: a + b}, lambda asked: {}
+exercise.grade = lambda add: exercise.judge("add", add, [(1, 2)])
 registry.find, boxes.heading_of = lambda name: exercise, str
 """
 SLIPS = ["check()", "hint(3)", "check('p1t1_add')", "guesses.reveal('how many', 'eight', measured=6)"]

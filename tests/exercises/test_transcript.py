@@ -13,13 +13,12 @@ from exercises.classroom.answering import recorded, replayed
 from exercises.judging.comparing import same
 from exercises.judging.transcript import LEFT_OUT, decoded, encoded
 from exercises.judging.verdict import Verdict
-from tests.exercises.adding import minus, right
+from tests.exercises.conftest import minus, right
 
 VALUES = [
     None, True, 3, -(2**70), 0.1, float("inf"), "é\n", b"\x00\xff", (1, [2]), {"a": {(1, 2): (2,)}}, {1, 2}, Counter("aab"),
     torch.tensor([[1.5, -2.0]]), torch.tensor(3), torch.ones(0, 2), torch.tensor([1.0]).bfloat16(), torch.float16,
-    {frozenset({1}), frozenset()}, {frozenset("ab"): 2}, np.arange(3.0)[::-1], np.arange(6).reshape(2, 3)[:, ::-1],
-    np.arange(3.0), np.array([True, False]), np.float32(2.5), np.int64(7), [1.0, [2, ["x"]]],
+    {frozenset({1}), frozenset()}, {frozenset("ab"): 2}, np.float32(2.5), np.int64(7), [1.0, [2, ["x"]]],
 ]  # fmt: skip
 
 
@@ -54,15 +53,9 @@ def test_a_verdict_needs_results(adding):
     assert {replayed(adding, told)[0].diagnosis for told in (b"", b"x", encoded([]))} == {"unusable-result"}
 
 
-class Planted:
-    def __reduce__(self):
-        return open, ("/dev/null",)
-
-
 def test_a_transcript_makes_no_other_objects():
     with pytest.raises(pickle.UnpicklingError, match="open is no data"):
-        decoded(pickle.dumps(Planted()))
-    file = io.BytesIO()
-    torch.save(Planted(), file)
+        decoded(pickle.dumps(open))
+    torch.save(open, file := io.BytesIO())
     with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
         decoded(file.getvalue())

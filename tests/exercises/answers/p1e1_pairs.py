@@ -1,8 +1,9 @@
 from collections import Counter
 
-RIGHT = [
-    {"count_pairs": lambda tokens: Counter(zip(tokens, tokens[1:])), "return merged": "return tuple(merged)"}
-]
+RIGHT = {
+    "count_pairs": lambda tokens: Counter(zip(tokens, tokens[1:])),
+    "return merged": "return tuple(merged)",
+}
 WRONG = {
     "changes-its-input": [
         {

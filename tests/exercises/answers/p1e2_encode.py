@@ -1,3 +1,1 @@
-RIGHT = [
-    {"min(joins)": "sorted(joins)[0]", "[ranks[part] for part in parts]": "tuple(map(ranks.get, parts))"}
-]
+RIGHT = {"min(joins)": "sorted(joins)[0]", "[ranks[part] for part in parts]": "tuple(map(ranks.get, parts))"}

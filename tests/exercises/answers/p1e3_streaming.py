@@ -1,24 +1,19 @@
-class HoldsBackReplacement:
-    """As real detokenizers do: show the new part of the whole text unless it ends with a �."""
+import codecs
 
+
+class AsPythonDoes:
     def __init__(self):
-        self.data, self.shown = b"", 0
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token):
-        self.data += token
-        text = self.data.decode("utf-8", "replace")
-        if text.endswith("\ufffd"):
-            # Everything before the last � is certain.
-            text = text.rstrip("\ufffd")
-        new, self.shown = text[self.shown :], max(self.shown, len(text))
-        return new
+        return self.decoder.decode(token)
 
     def finish(self):
-        return self.data.decode("utf-8", "replace")[self.shown :]
+        return self.decoder.decode(b"", final=True)
 
 
 BEGINNING, ODD = 'data, text = self.waiting + token, ""', 'text += "\\ufffd"'
-RIGHT = [HoldsBackReplacement]
+RIGHT = AsPythonDoes
 WRONG = {
     "stream-swallows-after-odd-bytes": {
         ODD: 'self.waiting = b""',

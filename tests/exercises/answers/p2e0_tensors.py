@@ -1,1 +1,1 @@
-RIGHT = [{"hidden @ table.T": "torch.einsum('nd,vd->nv', hidden.double(), table.double())"}]
+RIGHT = {"hidden @ table.T": "torch.einsum('nd,vd->nv', hidden.double(), table.double())"}

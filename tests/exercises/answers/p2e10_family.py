@@ -1,1 +1,1 @@
-RIGHT = [{'endswith("norm.bias")': 'endswith("layernorm.bias")', '"q_norm.weight"': '"k_norm.weight"'}]
+RIGHT = {'endswith("norm.bias")': 'endswith("layernorm.bias")', '"q_norm.weight"': '"k_norm.weight"'}

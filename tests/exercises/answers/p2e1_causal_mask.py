@@ -1,5 +1,5 @@
 SEEN = "torch.arange(num_keys)[None, :] <= positions[:, None]"
-RIGHT = [{SEEN: "torch.ones(num_queries, num_keys).tril(num_keys - num_queries) > 0"}]
+RIGHT = {SEEN: "torch.ones(num_queries, num_keys).tril(num_keys - num_queries) > 0"}
 WRONG = {
     "mask-not-bool": [
         {SEEN: f"({SEEN}).float()"},

@@ -4,7 +4,7 @@ def all_slots_then_cut(block_table, first, num_tokens, block_size):
 
 
 TOKENS = "range(first, first + num_tokens)"
-RIGHT = [all_slots_then_cut]
+RIGHT = all_slots_then_cut
 WRONG = {
     # The engine's block size, written down as a number.
     "block-size-fixed": {"* block_size": "* 16"},

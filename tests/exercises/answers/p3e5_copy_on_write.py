@@ -1,9 +1,7 @@
-RIGHT = [
-    {
-        "list(table)": "table[:]",
-        "at == len(table)": "num_tokens % pool.block_size == 0",
-        "table[at]": "table[-1]",
-        "pool.copy(table[-1], new)": "pool.copy(source=table[-1], target=new)",
-        "table.append(pool.take())": "table += [pool.take()]",
-    }
-]
+RIGHT = {
+    "list(table)": "table[:]",
+    "at == len(table)": "num_tokens % pool.block_size == 0",
+    "table[at]": "table[-1]",
+    "pool.copy(table[-1], new)": "pool.copy(source=table[-1], target=new)",
+    "table.append(pool.take())": "table += [pool.take()]",
+}

@@ -14,7 +14,7 @@ def at_once(end, hidden):
     }
 
 
-RIGHT = [BY_TOKEN | {"return acc / total": "return (acc / total).tolist()"}]
+RIGHT = BY_TOKEN | {"return acc / total": "return (acc / total).tolist()"}
 WRONG = {
     "unused-places-read": at_once("", "scores[context_len:] = -math.inf"),
     "keeps-everything": at_once("[:context_len]", "pass"),

@@ -1,15 +1,13 @@
 from functools import partial
 
-from exercises.judging.solutions import handed_out
+from exercises.judging.sources import handed_out
 
 GIVEN = partial(handed_out, "p4d2_temperature_from_nowhere", "expand_batch_to_tokens")
 SAID = "colleague = [1, 1, 1, 1, 1, 2]"
-RIGHT = [
-    {
-        "values.repeat_interleave(num_tokens)": "values[torch.arange(len(x)).repeat_interleave(num_tokens)]",
-        SAID: "colleague = (1.0, 1.0, 1.0, 1.0, 1.0, 2.0)",
-    },
-]
+RIGHT = {
+    "values.repeat_interleave(num_tokens)": "values[torch.arange(len(x)).repeat_interleave(num_tokens)]",
+    SAID: "colleague = (1.0, 1.0, 1.0, 1.0, 1.0, 2.0)",
+}
 WRONG = {
     "uninitialised-rows": {"expand_batch_to_tokens": GIVEN()},
     "changes-its-input": {

@@ -1,4 +1,4 @@
-RIGHT = [{"return plan": "yield from plan"}]
+RIGHT = {"return plan": "yield from plan"}
 WRONG = {
     # Assumes that a waiting request has no computed tokens.
     "wrong-result": {

@@ -1,1 +1,1 @@
-RIGHT = [{"waiting.appendleft(victim)": "waiting.insert(0, victim)", "return plan": "return tuple(plan)"}]
+RIGHT = {"waiting.appendleft(victim)": "waiting.insert(0, victim)", "return plan": "return tuple(plan)"}

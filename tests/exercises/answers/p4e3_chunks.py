@@ -1,5 +1,5 @@
 ENDS = "if n > budget and not chunked:\n        return 0\n    return min(n, budget)"
-RIGHT = [{ENDS: "return min(n, budget) * (chunked or n <= budget)", "return plan": "yield from plan"}]
+RIGHT = {ENDS: "return min(n, budget) * (chunked or n <= budget)", "return plan": "yield from plan"}
 WRONG = {
     "wrong-result": [
         {"if threshold and not alone:": "if threshold > 1 and not alone:"},

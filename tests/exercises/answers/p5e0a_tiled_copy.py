@@ -1,7 +1,5 @@
 EXISTS = "(r < rows)[:, None] & (c < columns)[None, :]"
-RIGHT = [
-    {
-        EXISTS: "(r[:, None] < rows) & (c[None, :] < columns)",
-        "mask=exists)\n    tl": "mask=exists, other=1.0)\n    tl",
-    }
-]
+RIGHT = {
+    EXISTS: "(r[:, None] < rows) & (c[None, :] < columns)",
+    "mask=exists)\n    tl": "mask=exists, other=1.0)\n    tl",
+}

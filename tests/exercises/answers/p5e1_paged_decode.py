@@ -3,7 +3,7 @@ BY_TOKEN = {
     "+ logical)": "+ logical // BLOCK_SIZE)",
     "logical * BLOCK_SIZE + places < context_len": "places == logical % BLOCK_SIZE",
 }
-RIGHT = [BY_TOKEN]
+RIGHT = BY_TOKEN
 WRONG = {
     "no-kernel": {"@triton.jit\n": ""},
     "raises": {"places < context_len": "places < contxt_len"},

@@ -1,6 +1,4 @@
-RIGHT = [
-    {"largest + total.log()": "log_sums.logsumexp(0)", "weights @ outs / total": "weights / total @ outs"}
-]
+RIGHT = {"largest + total.log()": "log_sums.logsumexp(0)", "weights @ outs / total": "weights / total @ outs"}
 WRONG = {
     "no-maximum": {"largest = log_sums.max()": "largest = torch.tensor(0.0)"},
     "not-a-pair": {", largest + total.log()": ""},

@@ -1,7 +1,7 @@
 from exercises.phase5.grade_bridges import FIRST, NEXT
 
 DOT = 'tl.dot(queries, tl.trans(tile), input_precision="ieee")'
-RIGHT = [{DOT: "tl.sum(queries[:, None, :] * tile[None, :, :], axis=2)"}]
+RIGHT = {DOT: "tl.sum(queries[:, None, :] * tile[None, :, :], axis=2)"}
 WRONG = {
     "all-up-front": {
         FIRST: f"""    held = []

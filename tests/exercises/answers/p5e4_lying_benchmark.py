@@ -3,12 +3,10 @@ FAST_ENOUGH = " and usual > 0.9 * size / (card.cache_gb_s * 1e3)"
 CACHE = 'return "cache" if from_cache else "no wait"'
 PULLED_UP = "if record.says_us > 1.2 * usual:"
 COMPILE = 'return "compile" if record.repeats_us[0] == max(record.repeats_us) else "outlier"'
-RIGHT = [
-    {
-        "(card.memory_gb_s * 1e3)": "(card.memory_gb_s * 10**9) * 10**6",
-        "median(record.repeats_us)": "sorted(record.repeats_us)[len(record.repeats_us) // 2]",
-    }
-]
+RIGHT = {
+    "(card.memory_gb_s * 1e3)": "(card.memory_gb_s * 10**9) * 10**6",
+    "median(record.repeats_us)": "sorted(record.repeats_us)[len(record.repeats_us) // 2]",
+}
 WRONG = {
     "cache-taken-for-no-wait": {CACHE: 'return "no wait"'},
     # Below the floor and fits: cache. How fast the cache is was not asked.

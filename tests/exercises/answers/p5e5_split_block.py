@@ -1,17 +1,4 @@
-def scattered(block, head_dim, rank, ranks):
-    """Right: whole groups, not side by side; and every n-th inner number."""
-    d, kv_heads = block["q"].shape[1], len(block["k"]) // head_dim
-    kv = list(range(rank, kv_heads, ranks))
-    mine = dict(block)
-    for name in ("q", "k", "v"):
-        mine[name] = block[name].view(kv_heads, -1, d)[kv].reshape(-1, d)
-    mine["out"] = block["out"].view(d, kv_heads, -1)[:, kv].reshape(d, -1)
-    for name in ("gate", "up"):
-        mine[name] = block[name][rank::ranks]
-    mine["down"] = block["down"][:, rank::ranks]
-    return mine
-
-
+CHUNK = "block[name].chunk(ranks,"
 MLP = 'all_reduce(inner @ mine["down"].T)'
 RIGHT = [
     # The other ranks have zeros for a bias, so it may go into the sum.
@@ -22,7 +9,10 @@ RIGHT = [
         'all_reduce(found @ mine["out"].T) + mine["out_bias"]': 'all_reduce(found @ mine["out"].T + mine["out_bias"])',
         f'{MLP} + mine["down_bias"]': 'all_reduce(inner @ mine["down"].T + mine["down_bias"])',
     },
-    {"cut": scattered},
+    {  # the groups in another order, and every n-th inner number
+        f"{CHUNK} dim=0)[rank]": f'{CHUNK} dim=0)[~rank] if name in "qkv" else block[name][rank::ranks]',
+        f"{CHUNK} dim=1)[rank]": f'{CHUNK} dim=1)[~rank] if name == "out" else block[name][:, rank::ranks]',
+    },
 ]
 WRONG = {
     "wrong-shape": {f'return x + {MLP} + mine["down_bias"]': f'return (x + {MLP} + mine["down_bias"])[-1]'},

@@ -9,7 +9,7 @@ HEADS_INSIDE = {  # a loop over the heads of the group, with keys and values of 
 }
 AGAIN = "        keys = tl.load(k_cache + where, mask=exists[:, None], other=0.0)\n"
 VALUES = AGAIN.replace("keys", "values").replace("k_cache", "v_cache")
-RIGHT = [HEADS_INSIDE]
+RIGHT = HEADS_INSIDE
 WRONG = {
     "each-head-again": {AGAIN: AGAIN + AGAIN, VALUES: VALUES + VALUES},
     "values-again": {VALUES: VALUES + VALUES},

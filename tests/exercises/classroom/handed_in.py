@@ -5,6 +5,7 @@ import nbformat
 from exercises.classroom.submission import Answer, Submission
 from exercises.judging.sources import source_of
 from exercises.publishing.build_notebooks import build_student, text_of
+from labkit.paths import write_whole
 
 COUNT = """
 def count_pairs(tokens):
@@ -34,8 +35,7 @@ def of(learner, *cells, name="p1e1_pairs", **noted):
 
 
 def hand_in(folder, one, name=None):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name or one.learner}.submission.json").write_text(one.model_dump_json())
+    write_whole(folder / f"{name or one.learner}.submission.json", one.model_dump_json())
 
 
 def notebooks(folder, *cells):

@@ -14,20 +14,15 @@ MODULE = "m = lambda *w: __import__('sys').modules['.'.join(['exercises', *w])];
 VERDICT = b'{"state": "correct", "diagnosis": "", "says": "", "tried": "", "got": "", "expected": ""}'
 # What `merge` does, or what stands above it; all return a wrong result if they return at all.
 BODIES = {
-    "crashes": "import ctypes; ctypes.string_at(0)",
-    "exits": "import os; os._exit(0)",
-    "leaves": "import sys; sys.exit()",
-    "kills itself": "import os; os.kill(os.getpid(), 9)",
     "kills the room": "import os; os.kill(1, 9); os.kill(os.getppid(), 9); return 7",
     "kills all": "import os; os.kill(-1, 9); return 7",
     "kills the group": "import os; os.killpg(0, 9); return 7",
-    "recurses": "return merge(tokens, pair, new_id)",
     "forks": "import os; os.fork(); return 7",
     "fork_exec": "import _posixsubprocess, multiprocessing.util as u; u.spawnv_passfds(b'/bin/true', ['true'], ())",
     "starts a server": "import multiprocessing as m; m.Manager(); return 7",
     "pipes": f"import os\n    for n in range(3, 99):\n        try: os.write(n, {VERDICT!r})\n        except OSError: pass\n    os._exit(0)",
-    "announces and is silent": "import os, signal, time\n    signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
-    "    for n in range(3, 99):\n        try: os.write(n, bytes([0, 0, 3, 232]))\n        except OSError: pass\n    time.sleep(300)",
+    "sleeps and catches all": "import signal, time\n    signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
+    "    while True:\n        try: time.sleep(9)\n        except BaseException: pass",
     "speaks for the room": "open('/proc/1/fd/1', 'w').write('{\"verdict\": {\"state\": \"correct\"}}'); return 7",
     "patches the judge": MODULE + "m('judging', 'judge').same = lambda *a: True; return 7",
     "patches the comparison": MODULE + "m('judging', 'comparing').difference = lambda *a: None; return 7",
@@ -50,10 +45,7 @@ BODIES = {
     "returns depth": "out = []\n    for _ in range(10**5): out = [out]\n    return out",
     "returns codes": "raise ValueError('\\x1b[2J\\ud800' * 50)",
     "mounts": "import ctypes; c = ctypes.CDLL(None); c.umount(b'/course'); c.unshare(0x10000000); return 7",
-    "loops": "\n    while True: pass",
     "loops in C": "return sum(iter(int, 1))",
-    "catches all": "\n    while True:\n        try: __import__('time').sleep(9)\n        except BaseException: pass",
-    "prints for ever": "\n    while True: print('x' * 1000)",
     "eats memory": "held = []\n    while True: held.append(bytearray(1 << 24))",
     "returns for ever": "return iter(int, 1)",
 }
@@ -67,9 +59,7 @@ FILES: dict[str, Callable[[Path], object]] = {
     ),
     "socket": lambda folder: socket.socket(socket.AF_UNIX).bind(str(folder / "socket.submission.json")),
     "18 MB of code": lambda folder: hand_in(folder, of("long", "x=1;" * 4_500_000)),
-    "too large": lambda folder: (folder / "large.submission.json").write_bytes(b" " * 2_100_000),
     "too deep": lambda folder: (folder / "deep.submission.json").write_text("[" * 10**6),
-    "no json": lambda folder: (folder / "no.submission.json").write_bytes(b"\xff\xfe"),
     "odd text": lambda folder: (folder / "odd.submission.json").write_text('{"learner": "\\ud800"}'),
     "a huge number": lambda folder: (folder / "huge.submission.json").write_text(
         '{"learner": ' + "9" * 10**6 + "}"
