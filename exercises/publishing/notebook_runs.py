@@ -3,11 +3,13 @@
 import atexit
 import os
 import re
+import signal
 import warnings
 from pathlib import Path
 from typing import Any
 
 import nbformat
+from jupyter_core.utils import ensure_event_loop
 from nbclient import NotebookClient
 from nbclient.exceptions import DeadKernelError
 from rich.text import Text
@@ -64,7 +66,10 @@ class Client(NotebookClient):
         except RuntimeError as error:
             if self.begun >= 0:
                 raise
-            atexit.unregister(self._cleanup_kernel)  # nbclient leaves it there, and it would fail
+            # nbclient leaves these behind. They would fail at exit, and take the next Ctrl-C.
+            atexit.unregister(self._cleanup_kernel)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                ensure_event_loop().remove_signal_handler(number)
             raise LabError(f"Jupyter's kernel did not start ({error}): try again") from None
 
 

@@ -1,6 +1,7 @@
 """`lab progress`, `lab check` and `lab reset`: what a learner reads, also after every kind of mistake."""
 
 import json
+import signal
 
 import nbformat
 import pytest
@@ -192,6 +193,8 @@ def test_a_kernel_that_does_not_start_costs_a_line(capsys, tmp_path, monkeypatch
     monkeypatch.setattr(AsyncKernelClient, "wait_for_ready", too_late)
     code, _, err = run(capsys, "check", str(write(tmp_path / "mine.ipynb", "1")))
     assert code == 2 and err.count("\n") == 1 and "in 60 seconds): try again" in err
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_hint_shows_the_hints_of_the_notebook(capsys):
