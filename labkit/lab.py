@@ -44,6 +44,7 @@ class Lab:
         self.predictions: list[Prediction] = []
         self.results: dict[str, Any] = {}
         self.figures: list[Path] = []
+        self.keeps_report = True
         self._waited = 0.0  # seconds for the learner's guesses
         self._spaced = True  # whether the last line printed was empty or a heading
         self._named: set[str] = set()  # letters of the articles whose titles were printed
@@ -299,7 +300,10 @@ class Lab:
         _carry_guesses(kept, report["predictions"])
         report["in_full"] = not report["arguments"].get("quick") or was_run_in_full(self.script)
         text = json.dumps(report, indent=1)
-        for target in (kept, *([Path(self.args.json)] if self.args.json else [])):
+        for target in (
+            *([kept] if self.keeps_report else []),
+            *([Path(self.args.json)] if self.args.json else []),
+        ):
             with writing(target):
                 write_whole(target, text)
 

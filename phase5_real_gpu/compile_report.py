@@ -23,6 +23,7 @@ from phase5_real_gpu.story import compile_story as chapters
 def story(lab: Lab) -> None:
     require_triton()
     if lab.args.case or lab.args.card:
+        lab.keeps_report = False  # that of a whole run stays
         card = lab.args.card or chapters.MAIN_CARD
         listed = chapters.chosen(lab.args.case, card)
         chapters.explain_columns(lab)

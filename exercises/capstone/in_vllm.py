@@ -60,7 +60,7 @@ def compare_policies(console: Console, python: Path, policy: str, timeout: int) 
         table.add_row(name, f"{value:,.3g}", f"{found[1][name]:,.3g}")
     console.print(table)
     with console.status("vLLM decides recorded workloads with your policy ..."):
-        differ = [step for step in replay(python) if step is not None]
+        differ = [step for step in replay(python, timeout) if step is not None]
     console.print(
         f"With your policy vLLM decides {WORKLOADS - len(differ)} of {WORKLOADS} recorded workloads as with its own order, "
         "first come, first served."
@@ -68,14 +68,19 @@ def compare_policies(console: Console, python: Path, policy: str, timeout: int) 
     return 0
 
 
-def replay(python: Path) -> list[int | None]:
+def replay(python: Path, timeout: float) -> list[int | None]:
     """Of recorded workloads that all end, the first step that is another one with the policy."""
     ended = [w for w in workloads() if not w["steps"][-1].get("stuck") and len(w["steps"]) < 400][:WORKLOADS]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "workloads.jsonl"
         file.write_text("\n".join(map(json.dumps, ended)), encoding="utf-8")
         command = [str(python), "-m", "exercises.capstone.vllm_replay", str(find_model("tales")), str(file)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        try:
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise LabError(
+                f"vLLM did not decide the workloads within {timeout:g} s (--timeout allows more)"
+            ) from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise LabError(f"vLLM stopped with your policy: {last[:300]}")

@@ -3,6 +3,7 @@
 import inspect
 import linecache
 from collections.abc import Mapping, Sequence
+from functools import partial
 from mmap import mmap
 from traceback import walk_tb
 from types import CodeType, FunctionType, TracebackType
@@ -152,7 +153,10 @@ def _is_learners(filename: str) -> bool:
 
 
 def _codes(answer: Any) -> list[CodeType]:
-    functions = vars(answer).values() if isinstance(answer, type) else [inspect.unwrap(answer)]
+    if isinstance(answer, partial):
+        return _codes(answer.func)
+    kind = answer if isinstance(answer, type) else type(answer)
+    functions = [inspect.unwrap(answer)] if isinstance(answer, FunctionType) else vars(kind).values()
     return [function.__code__ for function in functions if isinstance(function, FunctionType)]
 
 

@@ -52,7 +52,9 @@ def write_edition(folder: Path) -> int:
         )
     for path in build_notebooks.companions():
         if build_notebooks.has_been_worked_in(path):
-            raise LabError(f"{short(path)} holds work of yours: `git restore {short(path)}`, then again")
+            raise LabError(
+                f"{short(path)} holds work of yours: move it away, put the course's own there, then again"
+            )
     kept = [
         name for name in listed.stdout.split("\0") if (ROOT / name).is_file() and not LEFT_OUT.match(name)
     ]

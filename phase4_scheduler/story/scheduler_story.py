@@ -25,7 +25,7 @@ class Played:
 
 def ask(request_id: str, prompt: int, answer: int, priority: int = 0) -> Request:
     """A request of so many tokens. Each has tokens of its own, so that none shares a prompt by accident."""
-    token = sum(map(ord, request_id))
+    token = int.from_bytes(request_id.encode())
     return Request(request_id, [token] * prompt, SamplingParams(max_tokens=answer), priority=priority)
 
 

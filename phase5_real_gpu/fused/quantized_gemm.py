@@ -57,7 +57,7 @@ def quantized_gemm_kernel(
     ROW_SCALES: tl.constexpr,  # one scale for a whole row
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
-    COLUMNS: tl.constexpr,  # bytes of a row that are read in one turn
+    COLUMNS: tl.constexpr,  # bytes of a row that are read in one iteration
     IN_FLOAT32: tl.constexpr,  # multiply in float32: the interpreter cannot multiply bfloat16
 ):
     codes_of_byte: tl.constexpr = 8 // BITS

@@ -59,7 +59,7 @@ def attend_tiles(
     blocks = tl.load(table + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
     for start in range(first, end, TILE):
         tokens = start + places_in_tile
-        # The next tile's blocks, one turn early, so that its keys can be fetched ahead.
+        # The next tile's blocks, one iteration early, so that its keys can be fetched ahead.
         next_tokens = tokens + TILE
         next_blocks = tl.load(table + next_tokens // BLOCK_SIZE, mask=next_tokens < end, other=0)
         # 64-bit: a cache has more than 2^31 numbers.

@@ -9,7 +9,7 @@ divided into splits ("split KV"), and a second kernel merges their results. Spli
     floor    = tiles of all requests / saturating      Little's law: so many tiles in flight reach the bandwidth
 
 The rule takes the fewest splits that reach at least 85% of the best speed, and ignores the floor. On an H100, 28 programs with a tile of
-32 KiB in flight saturate the bandwidth at the latency of an idle GPU. With that floor 3 splits would do in the example, and a full batch
+32 KiB in flight saturate the bandwidth at the latency of an idle GPU. With that floor 3 splits would reach 85% in the example, 4 all of it, and a full batch
 would gain nothing. But 43 cost only their merge (1% of the bytes); at twice the latency 3 would take 2.3 times as long. None of this is measured.
 
 Example: one request of 512 tiles, 8 KV heads, 396 resident programs: 49 splits need one round of 11 tiles; the rule takes 43, of 12 tiles.

@@ -2,11 +2,13 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from labkit.errors import LabError
 from labkit.paths import ROOT
+from labkit.reports import report_of
 from phase5_real_gpu import compile_report
 from phase5_real_gpu.compiling import Compiled, ahead_of_time, compile_cases
 from phase5_real_gpu.compiling.machine_code import KB, count_spills
@@ -159,8 +161,10 @@ def test_a_worse_kernel_fails_the_script(from_memory, changes):
     assert compile_report.main(["--quick"]) == 1
 
 
-def test_one_kernel_or_one_card(from_memory, capsys):
+def test_one_kernel_or_one_card_and_the_report_of_all_stays(from_memory, run_script, capsys):
     from_memory()
+    run_script(compile_report, "--quick")
+    whole = report_of(Path(compile_report.__file__)).read_text(encoding="utf-8")
     assert (
         compile_report.main(["--case", "decode", "--card", "80"])
         == compile_report.main(["--card", "75"])
@@ -168,6 +172,7 @@ def test_one_kernel_or_one_card(from_memory, capsys):
     )
     one, card = capsys.readouterr().out.split("sm_75: T4")
     assert "sm_80: A100" in one and "prefill" not in one and "prefill" in card and "fp8" not in card
+    assert report_of(Path(compile_report.__file__)).read_text(encoding="utf-8") == whole
 
 
 def test_a_compiler_that_does_not_start(monkeypatch):
