@@ -5,7 +5,7 @@ import multiprocessing
 import statistics
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import torch
@@ -60,24 +60,23 @@ def two_processes(lab: Lab) -> None:
         then in a thread of the engine's own. Python runs one thread of a process at a time, so two threads that both have
         work to do take turns.""")
     spawn = multiprocessing.get_context("spawn")
-    ways = {
-        "nowhere": None,
-        "in another process": ProcessPoolExecutor(1, spawn),
-        "in a thread": ThreadPoolExecutor(1),
-    }
     times: dict[str, list[float]] = {}
     cores = torch.get_num_threads()
     torch.set_num_threads(max(1, cores - 1))  # a core is left for the other process
     try:
         engine = load_engine(lab, max_num_seqs=4)  # its kernels take as many threads as torch has now
         decode_steps(engine, 0.3)  # warms up
-        for name, pool in lab.progress(ways.items(), "tokenising beside the steps"):
-            if pool is not None:
-                pool.submit(tokenise, folder, 0.0).result()  # its imports are no part of the prompt
-                pool.submit(tokenise, folder, seconds + 1)
-            times[name] = decode_steps(engine, seconds)
-            if pool is not None:
-                pool.shutdown()
+        # (An interrupted program would wait for ever for the process of a `ProcessPoolExecutor`. A `Pool` ends its own.)
+        with spawn.Pool(1) as process, ThreadPool(1) as thread:
+            ways = {"nowhere": None, "in another process": process, "in a thread": thread}
+            for name, pool in lab.progress(ways.items(), "tokenising beside the steps"):
+                if pool is not None:
+                    pool.apply(tokenise, (folder, 0.0))  # its imports are no part of the prompt
+                    pool.apply_async(tokenise, (folder, seconds + 1))
+                times[name] = decode_steps(engine, seconds)
+                if pool is not None:
+                    pool.close()
+                    pool.join()
     finally:
         torch.set_num_threads(cores)
     medians = {name: statistics.median(each) for name, each in times.items()}
