@@ -4,7 +4,7 @@ A step of the model computes a few hundred tokens, of any requests. The schedule
 limits and the three rules in engine/scheduler.py. It knows nothing of tensors.
 
 The script runs a scheduler without a model: a budget shared between a long prompt and a short
-answer (the table of chapter 3), a preemption, and what each policy does with an urgent request.
+answer, a preemption (both with the numbers of chapter 3), and what each policy does with an urgent request.
 
 Source: vllm/v1/core/sched/scheduler.py; Kwon et al. (2023), section 4.5; for chunked prefill, Agrawal et
 al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve" (2024), section 4.
@@ -18,7 +18,7 @@ from phase4_scheduler.story import scheduler_story as chapters
 
 def story(lab: Lab) -> None:
     lab.say("""No model here, only numbers. A request has so many tokens, and before each step the scheduler
-        says how many of them are computed. A block holds 4 tokens.""")
+        says how many of them are computed. A block holds 16 tokens.""")
     chapters.one_budget_for_all(lab)
     chapters.memory_runs_short(lab)
     chapters.urgent_first(lab)

@@ -72,10 +72,10 @@ def cramped_engine() -> LLMEngine:
 def cramped_run() -> Recording:
     common = "Once upon a time there was a king who "
     arrivals = [
-        (1, "Ann", common + "lived in a castle by the sea and", 18),
-        (1, "Ben", common + "had", 16),
-        (3, "Lea", "The cat looked at the moon and", 14),
-        (60, "Zoe", common + "slept", 6),
+        (1, "bob", common + "lived in a castle by the sea and", 18),
+        (1, "carol", common + "had", 16),
+        (3, "alice", "The cat looked at the moon and", 14),
+        (60, "zoe", common + "slept", 6),
     ]
     return Recording.of(
         cramped_engine(),

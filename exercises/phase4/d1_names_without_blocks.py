@@ -26,12 +26,12 @@
 #
 # **Your task** has two parts.
 #
-# 1. Blocks have 4 tokens. Tom has 10 computed tokens, and 6 more are scheduled in this step: four blocks, 0 to 3. Now he is
+# 1. Blocks have 4 tokens. alice has 10 computed tokens, and 6 more are scheduled in this step: four blocks, 0 to 3. Now it is
 #    preempted. Which of the four blocks have a hash, but do not hold its tokens? Put their numbers into `lying`, a list.
 # 2. The answer cell holds `preempt` with the bug. Repair it. Keep all valid hashes, so that the victim
 #    finds its computed blocks again. Only the line with `free` matters; the other lines are bookkeeping.
 #
-# First look at the symptom. The model is real; Tom has a long prompt and is the least urgent of three users.
+# First look at the symptom. The model is real; alice has a long prompt and is the least urgent of three requests.
 # %%
 from exercises.grading import check, hint
 from exercises.phase4.names_lab import RequestStatus, show_symptom

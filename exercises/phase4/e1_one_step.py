@@ -13,9 +13,9 @@
 #    is above 0. No request is skipped. An admitted request computes all tokens that it lacks, or the rest of the budget.
 # 3. No request is listed with 0 tokens.
 #
-# By hand, with a budget of 16 and `max_num_seqs` 4. Of Ann's 10 tokens 9 are computed, of Ben's 5 tokens 4. Lea waits with 40
-# tokens, Tom with 3. Ann computes 1, Ben 1, Lea 14, and the budget is used up: `[(Ann, 1), (Ben, 1), (Lea, 14)]`. In the next step
-# Lea runs too.
+# By hand, with a budget of 16 and `max_num_seqs` 4. Of bob's 10 tokens 9 are computed, of carol's 5 tokens 4. alice waits with 37
+# tokens, dan with 3. bob computes 1, carol 1, alice 14, and the budget is used up: `[(bob, 1), (carol, 1), (alice, 14)]`. In the
+# next step alice runs too.
 #
 # The course's version is `Scheduler.schedule` in `phase4_scheduler/engine/scheduler.py`. Exercise 4.2 adds memory.
 
@@ -23,11 +23,11 @@
 from exercises.grading import check, hint
 from exercises.phase4.small_requests import SmallRequest
 
-ann, ben, lea, tom = (
-    SmallRequest("Ann", 10, 9),
-    SmallRequest("Ben", 5, 4),
-    SmallRequest("Lea", 40),
-    SmallRequest("Tom", 3),
+bob, carol, alice, dan = (
+    SmallRequest("bob", 10, 9),
+    SmallRequest("carol", 5, 4),
+    SmallRequest("alice", 37),
+    SmallRequest("dan", 3),
 )
 
 

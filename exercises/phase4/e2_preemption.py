@@ -21,9 +21,9 @@
 # fewer than `max_num_seqs` requests run and the budget is above 0. Each computes all tokens that it lacks, or the rest of the budget
 # if that is less. No request is listed with 0 tokens. A waiting request may have computed tokens, with blocks, from a prefix hit.
 #
-# By hand: blocks of 4 tokens, 4 blocks, all in use. Ann has 8 tokens in two blocks and needs room for a ninth, Ben holds the
-# other two blocks, Cal waits. Ben is preempted, Ann gets a block and computes 1 token. Then `running` is `[Ann]`, `waiting` is
-# `[Ben, Cal]`, and Cal is not admitted, although a block is free.
+# By hand: blocks of 4 tokens, 4 blocks, all in use. bob has 8 tokens in two blocks and needs room for a ninth, alice holds the
+# other two blocks, carol waits. alice is preempted, bob gets a block and computes 1 token. Then `running` is `[bob]`, `waiting` is
+# `[alice, carol]`, and carol is not admitted, although a block is free.
 #
 # Write the whole step. You get `pool`, with two methods:
 #
@@ -43,8 +43,8 @@ from exercises.phase4.small_requests import Pool, SmallRequest
 
 # The example above, to try your step: step(running, waiting, 16, 4, pool)
 pool = Pool(num_blocks=4, block_size=4)
-ann, ben, cal = SmallRequest("Ann", 9, 8), SmallRequest("Ben", 8, 7), SmallRequest("Cal", 3)
-running, waiting = [ann, ben], deque([cal])
+bob, alice, carol = SmallRequest("bob", 9, 8), SmallRequest("alice", 8, 7), SmallRequest("carol", 3)
+running, waiting = [bob, alice], deque([carol])
 for request in running:
     pool.allocate(request, request.num_computed_tokens)
 

@@ -16,15 +16,15 @@
 # request that gets 0 tokens. **No request jumps the queue**: a short prompt that would fit still waits behind the long one, otherwise the
 # long one could wait forever.
 #
-# By hand: Lea has 400 tokens to compute, Tom 3. Budget 64, threshold 32: Lea 32, Tom 3. Without a threshold: Lea 64, and the budget is
-# used up. Without a threshold and with `chunked` False: 400 is over 64, so both wait. With a threshold of 32 and `chunked`
-# False: Lea 32 and Tom 3 again, since 32 is not over the budget.
+# By hand: alice has 37 tokens to compute, dan 3. Budget 16, threshold 8: alice 8, dan 3. Without a threshold: alice 16, and the budget
+# is used up. Without a threshold and with `chunked` False: 37 is over 16, so both wait. With a threshold of 8 and `chunked`
+# False: alice 8 and dan 3 again, since 8 is not over the budget.
 
 # %%
 from exercises.grading import check, hint
 from exercises.phase4.small_requests import SmallRequest
 
-lea, tom = SmallRequest("Lea", 400), SmallRequest("Tom", 3)
+alice, dan = SmallRequest("alice", 37), SmallRequest("dan", 3)
 
 
 # %% tags=["answer"]

@@ -38,12 +38,12 @@ def grade_one_step(share_budget: Callable) -> None:
     rng = random.Random(1)
     v = SmallRequest
     cases: list[tuple] = [
-        ([v("Ann", 10, 9), v("Ben", 5, 4)], [v("Lea", 40), v("Tom", 3)], 16, 4),
-        ([v("Ann", 10, 9), v("Lea", 40, 14)], [v("Tom", 3)], 16, 4),
-        ([v("Ann", 10, 9), v("Ben", 5, 4)], [v("Cal", 4), v("Dan", 3)], 16, 3),
-        ([v("Ann", 10, 10), v("Ben", 5, 4)], [], 16, 3),
+        ([v("bob", 10, 9), v("carol", 5, 4)], [v("alice", 37), v("dan", 3)], 16, 4),
+        ([v("bob", 10, 9), v("alice", 37, 14)], [v("dan", 3)], 16, 4),
+        ([v("bob", 10, 9), v("carol", 5, 4)], [v("alice", 4), v("dan", 3)], 16, 3),
+        ([v("bob", 10, 10), v("carol", 5, 4)], [], 16, 3),
         ([], [], 16, 3),
-        ([v("Ann", 10, 9)], [v("Lea", 40, 35), v("Tom", 3)], 16, 4),  # Lea's beginning is computed already
+        ([v("bob", 10, 9)], [v("alice", 37, 32), v("dan", 3)], 16, 4),  # its beginning is computed already
     ]
     for _ in range(150):
         names = iter(NAMES)
@@ -238,32 +238,32 @@ CHUNKS = Exercise(
 @CHUNKS.grader
 def grade_chunks(tokens_now: Callable, admit: Callable) -> None:
     rng = random.Random(3)
-    lea, tom = SmallRequest("Lea", 400), SmallRequest("Tom", 3)
+    alice, dan = SmallRequest("alice", 37), SmallRequest("dan", 3)
     cases = [
-        (lea, 64, 32, False, True),
-        (lea, 64, 0, False, True),
-        (lea, 64, 32, True, True),
-        (SmallRequest("Lea", 400, 390), 64, 32, False, True),
-        (lea, 64, 0, False, False),
-        (SmallRequest("Lea", 60), 64, 0, False, False),
-        (SmallRequest("Lea", 100), 64, 32, False, False),
-        (SmallRequest("Lea", 64), 64, 0, False, False),
-        (lea, 64, 1, False, True),
+        (alice, 16, 8, False, True),
+        (alice, 16, 0, False, True),
+        (alice, 16, 8, True, True),
+        (SmallRequest("alice", 37, 27), 16, 8, False, True),
+        (alice, 16, 0, False, False),
+        (SmallRequest("alice", 15), 16, 0, False, False),
+        (SmallRequest("alice", 25), 16, 8, False, False),
+        (SmallRequest("alice", 16), 16, 0, False, False),
+        (alice, 16, 1, False, True),
     ]
     for _ in range(150):
         tokens = rng.randint(1, 100)
-        request = SmallRequest("Lea", tokens, rng.choice((0, 0, rng.randrange(tokens))))
+        request = SmallRequest("alice", tokens, rng.choice((0, 0, rng.randrange(tokens))))
         budget, threshold = rng.randint(1, 80), rng.choice((0, 0, 8, 30))
         cases.append((request, budget, threshold, rng.random() < 0.3, rng.random() < 0.6))
 
     CHUNKS.judge("tokens_now", tokens_now, cases)
     queues = [
-        ([lea, tom], 64, 32, False, True),
-        ([lea, tom], 64, 0, False, True),
-        ([lea, tom], 64, 0, False, False),
-        ([SmallRequest("Lea", 61), tom], 64, 0, False, False),
-        ([SmallRequest("Lea", 400, 390), tom], 64, 0, False, True),
-        ([lea, tom], 64, 1, False, True),
+        ([alice, dan], 16, 8, False, True),
+        ([alice, dan], 16, 0, False, True),
+        ([alice, dan], 16, 0, False, False),
+        ([SmallRequest("alice", 13), dan], 16, 0, False, False),
+        ([SmallRequest("alice", 37, 27), dan], 16, 0, False, True),
+        ([alice, dan], 16, 1, False, True),
     ]
     for _ in range(100):
         waiting = [SmallRequest(name, rng.randint(1, 60)) for name in NAMES[: rng.randint(0, 5)]]

@@ -140,7 +140,7 @@ BEFORE = (
     * 8
 )
 PROMPTS = {
-    "Tom": (
+    "alice": (
         "Once upon a time there was a king who had three sons. The eldest was strong, the second was clever, and the youngest "
         "had a good heart. One day the king fell ill, and no doctor in the whole kingdom could help him. Then an old woman "
         "came to the gate and said: In the garden at the end of the world there stands a tree with golden apples. Whoever "
@@ -149,13 +149,13 @@ PROMPTS = {
         2,  # the least urgent
         24,
     ),
-    "Ann": ("The sea was calm, but the old fisherman", 0, 8),
-    "Ben": ("Nobody knew where the little door", 1, 8),
+    "bob": ("The sea was calm, but the old fisherman", 0, 8),
+    "carol": ("Nobody knew where the little door", 1, 8),
 }
 
 
 def serve(preempt: Callable | None, num_blocks: int = NUM_BLOCKS) -> list[str]:
-    """The answers to three prompts. Tom, whose prompt is long, comes a step before the others."""
+    """The answers to three prompts. alice, whose prompt is long, comes a step before the others."""
     model, tokenizer = tales()
     config = SchedulerConfig(
         max_num_seqs=4, max_num_batched_tokens=3 * CHUNK, max_model_len=300, policy="priority",
