@@ -75,7 +75,8 @@ class Lab:
 
         if "device" in self.args and self.device == "cuda":
             return f"{self.args.dtype}, {torch.cuda.get_device_name()}"
-        return f"{self.args.dtype}, {cpu_name()}, {torch.get_num_threads()} threads"
+        threads = torch.get_num_threads()
+        return f"{self.args.dtype}, {cpu_name()}, {threads} thread{'s' * (threads > 1)}"
 
     # ------------------------------------------------------------------ showing
 

@@ -1,10 +1,10 @@
 """Look into the embedding: which words are neighbours, and how a model knows their order.
 
-A token id is only a number, and 1287 is not "more" than 868. So a model keeps a table: for each token a
-vector, some hundred numbers that training has moved about until tokens of similar use lay close together.
-This script reads the table from the checkpoint, asks for neighbours, draws a map, and then builds the very
-matrix that enters the first layer: token vector plus position vector. Without the second, "dog bites man"
-and "man bites dog" would be the same set of vectors.
+A token id is only an index: 1287 is not "more" than 868. So a model has a table with a vector of some hundred
+numbers for each token. Training gives similar vectors to tokens that are used in similar contexts. This script reads
+the table from the checkpoint, finds neighbours, draws a map, and then builds the input of the first layer: token
+vector plus position vector. Without position vectors, "dog bites man" and "man bites dog" would be the same set of
+vectors.
 
 The library is weights/embeddings.py.
 """

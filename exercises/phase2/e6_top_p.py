@@ -37,9 +37,9 @@ check("p2e6_top_p", keep_top_p)
 # ## Into the engine
 #
 # The sampler of the small engine that you build in this course (`lab mine` runs it) now uses your function: half of the
-# requests are sampled with top_p 0.9. With the same seed it must sample the same tokens. Your function sorts the whole vocabulary for
-# each request. The course's large engine sorts a few hundred of the most likely tokens, for all requests at once, and sorts the
-# whole vocabulary only if these hold less than p.
+# requests are sampled with top_p 0.9. With the same seed it must sample the same tokens. Your function sorts the whole vocabulary of
+# one request. The course's large engine sorts for all requests at once. On a GPU it sorts only a few hundred of the most likely
+# tokens, and the whole vocabulary if these hold less than p.
 # %% tags=["engine"]
 from exercises.capstone.your_engine import in_your_engine
 

@@ -3,7 +3,7 @@
 #
 # The memory for keys and values is divided into **blocks** of equal size, with room for 16 tokens each. All free blocks are
 # equivalent, so an allocator needs no search: it keeps a list of the free blocks (the **free list**), takes the first one, and
-# appends freed blocks to the end. (From 3.4 on the order matters, so keep it from the beginning.)
+# appends freed blocks to the end. (In the chapter's first table they go to the front. Exercise 3.4 uses both ends.)
 #
 # Requests can *share* blocks: three answers to one prompt read the same blocks. A block may be reused only
 # when no table points to it any more. So each block has a **reference count**: the number of block tables that point to it.

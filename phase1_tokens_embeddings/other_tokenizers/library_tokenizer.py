@@ -97,9 +97,8 @@ class LibraryTokenizer:
         hub = self._hub if trusting else self._distrusting_hub
         try:
             return hub.encode(text, add_special_tokens=False).ids
-        except (
-            BaseException
-        ) as error:  # a panic of the library's is no Exception; a pattern that tries too many ways is one
+        # A panic of the library's is no Exception; a pattern that tries too many ways is one.
+        except BaseException as error:
             if type(error).__name__ != "PanicException":
                 raise
             raise ValueError(f"this tokenizer cannot encode the text: {visible(error, 120)}") from None

@@ -115,7 +115,8 @@ def tell_your_model(lab: Lab, shape: ModelShape, card: Card, precision: str) -> 
         ["weights", "GB", "GiB", "GB for KV", "GiB for KV", "tokens of KV", "users", "$ per user-hour"],
         rows,
         note=f"FP16 stands for BF16 too, FP8 for INT8; -: does not fit. {card.title} at ${price:.2f} per hour, "
-        "a rough cloud price. Users are counted as if each had filled the whole context.",
+        "a rough cloud price. Users are counted as if each had filled the whole context"
+        f"{', tokens of KV as if no layer had a window' * any(shape.windows)}.",
     )
     if bytes_for_kv(shape, card, precision) <= 0:
         lab.say(f"""{shape.name} in {precision} does not fit on one {card.title}: its weights take
@@ -143,7 +144,7 @@ def tell_users(lab: Lab, shape: ModelShape, precision: str, cards: list[Card]) -
     ]  # fmt: skip
     lab.table(f"Users of {shape.name} in {precision}, by tokens each",
               ["card", "GiB", *(f"{c:,}" for c in contexts)], rows,
-              note="Twice the context, half the users.")  # fmt: skip
+              note="Twice the context, half the users" + (", or more: some layers keep a window only." if any(shape.windows) else "."))  # fmt: skip
 
 
 def draw(lab: Lab, shape: ModelShape, card: Card, precision: str, others: list[ModelShape]) -> None:

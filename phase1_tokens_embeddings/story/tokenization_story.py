@@ -37,9 +37,8 @@ def show_tokens(tok: Tokenizer, ids: Sequence[int]) -> str:
     'aa|_|<C3>|<A9>'
     """
     named = {" ": "_", "\n": "\\n", "\t": "\\t"}
-    named |= {
-        chr(0xDC00 + b): f"<{b:02X}>" for b in range(128, 256)
-    }  # the character into which surrogateescape turns byte b
+    # The character into which surrogateescape turns byte b.
+    named |= {chr(0xDC00 + b): f"<{b:02X}>" for b in range(128, 256)}
 
     def show(token: bytes) -> str:
         return "".join(named.get(c, c) for c in token.decode("utf-8", errors="surrogateescape"))
@@ -219,7 +218,7 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""The chat template of Qwen and SmolLM."""
+"""The format of Qwen and SmolLM, whose own templates also write system messages and tools."""
 
 
 def with_chat_tokens(tok: BPETokenizer) -> BPETokenizer:
@@ -234,8 +233,8 @@ def chat_becomes_text(lab: Lab, tok: BPETokenizer) -> None:
     lab.title("5. A conversation becomes one text")
     lab.say(
         """A model reads one text, not messages. A chat template, a small program that comes with the model,
-        writes the messages as one text, which ends where the answer begins. Special tokens mark the speaker. This is the template of
-        Qwen and SmolLM:"""
+        writes the messages as one text, which ends where the answer begins. Special tokens mark the speaker. This is ChatML,
+        the format of Qwen and SmolLM:"""
     )
     tok, template = with_chat_tokens(tok), ChatTemplate(CHATML, {})
     first, second = (tok.encode(template.render(TALK[:n]), "all") for n in (1, 3))

@@ -62,9 +62,8 @@ def write_gguf(
     tokenizer = BPETokenizer.from_file(folder / "tokenizer.json")
     vocabulary = to_gguf_vocabulary(tokenizer, shape.vocab_size)
     chat = chat_settings_of_folder(folder)
-    tensors = converted_tensors(
-        folder, shape, file_type
-    )  # before the file is begun: a wrong model leaves none
+    # Before the file is begun: a wrong model leaves none.
+    tensors = converted_tensors(folder, shape, file_type)
 
     beside = Path(f"{path}.{os.getpid()}.tmp")  # whole before it has its name
     writer = gguf.GGUFWriter(beside, shape.family)

@@ -27,9 +27,8 @@ from labkit.foreign import read_json, visible
 # Room for 60,000 tensors. The header of a 70B model takes 80 kB. The format allows 100 MB, which would
 # take 3 GB as Python objects.
 MAX_HEADER_BYTES = 8_000_000
-MAX_INDEX_BYTES = (
-    32_000_000  # an index names the tensors of all shards; that of a model of 10^12 weights takes 15 MB
-)
+# An index names the tensors of all shards; that of a model of 10^12 weights takes 15 MB.
+MAX_INDEX_BYTES = 32_000_000
 
 
 class TensorEntry(NamedTuple):
@@ -86,9 +85,8 @@ def read_safetensors_header(path: str | Path) -> SafetensorsHeader:
                     path, f"it announces a header of {header_bytes} bytes: {MAX_HEADER_BYTES} are plenty"
                 )
             raw = file.read(header_bytes)
-        open_tensors(
-            path, framework="np"
-        )  # the package refuses contradictions within the header and with the file
+        # The package refuses contradictions within the header and with the file.
+        open_tensors(path, framework="np")
         document = json.loads(raw)
     except OSError as error:
         raise ValueError(

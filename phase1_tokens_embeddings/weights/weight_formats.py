@@ -57,11 +57,13 @@ def gets_more_bits(layer: int, num_layers: int) -> bool:
 
 def q4_k_m_type(tensor: TensorSpec, shape: ModelShape) -> str:
     """The block type that Q4_K_M gives to one tensor."""
-    kind = tensor.name.removesuffix(".weight").split(".")[-1]
-    if len(tensor.shape) == 1 or kind == "position_embd":
-        return "F32"  # norms and biases: too few to be worth saving on
+    kind = tensor.name.removesuffix(".weight").split(".")[-1].removesuffix("_exps")  # experts: as a plain MLP
+    if len(tensor.shape) == 1 or kind in ("position_embd", "ffn_gate_inp"):
+        return "F32"  # norms, biases and routers: too few to be worth saving on
     if kind == "output" or (kind == "token_embd" and shape.tied):
         block = "Q6_K"  # every logit comes out of this matrix
+    elif shape.num_experts == 8 and kind in ("attn_k", "attn_v", "attn_output"):
+        block = "Q5_K" if kind == "attn_output" else "Q8_0"  # Mixtral: small beside its experts
     elif kind in ("attn_v", "ffn_down") and gets_more_bits(tensor.layer or 0, shape.num_layers):
         block = "Q6_K"
     elif kind == "attn_qkv":
@@ -70,7 +72,7 @@ def q4_k_m_type(tensor: TensorSpec, shape: ModelShape) -> str:
         block = "Q5_K"  # Llama 70B: 8 heads share a V, so it is small and counts 8 times
     else:
         block = "Q4_K"
-    return block if tensor.shape[-1] % BLOCKS[block].size == 0 else _FALLBACK[block]
+    return block if tensor.shape[-1] % BLOCKS[block].size == 0 else _FALLBACK.get(block, "F16")
 
 
 def tensor_bytes(tensor: TensorSpec, shape: ModelShape, precision: str) -> int:

@@ -145,9 +145,8 @@ def work_of_batch(
     # A mixture: every token meets a few of the experts, all tokens together (many, here) meet all.
     active = c.num_layers * (per_layer + mlp * max(1, c.experts_per_token))
     blocks, head = c.num_layers * (per_layer + mlp * max(1, c.num_experts)), c.d_model * c.vocab_size
-    pairs = sum(
-        now * (2 * before + now + 1) // 2 for before, now in parts
-    )  # a token sees itself and all before it
+    # A token sees itself and all before it.
+    pairs = sum(now * (2 * before + now + 1) // 2 for before, now in parts)
     attention = 4 * c.num_layers * c.num_heads * c.head_dim * pairs
     operations = 2 * new_tokens * active + 2 * len(parts) * head + attention  # scores: for each last token
     weights = (blocks + head) * bytes_per_number if weight_bytes is None else weight_bytes

@@ -87,7 +87,7 @@ def generate_naive(
     choose: Choose = greedy,
     stop_ids: Collection[int] = (),
 ) -> Generation:
-    """Compute the whole sequence again for each token. Work: n(n+1)/2 instead of n."""
+    """Compute the whole sequence again for each token: p + (p+1) + ... + (p+n-1) tokens for n new ones after a prompt of p."""
     check_prompt(model, prompt_ids, max_new_tokens)
     result = Generation()
     for _ in range(max_new_tokens):
@@ -106,7 +106,7 @@ def generate_cached(
     stop_ids: Collection[int] = (),
     on_token: Callable[[int], None] | None = None,
 ) -> Generation:
-    """Compute each token once: the prompt in the first step (prefill), then one token per step (decode).
+    """Compute each token once, p + n - 1 in all: the prompt in the first step (prefill), then one token per step (decode).
 
     `on_token(id)` is called as each token arrives. The last token is never computed: the token after it is not needed.
     """

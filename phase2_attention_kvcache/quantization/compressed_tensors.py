@@ -12,7 +12,7 @@ are:
                                x.weight_scale       [out, 1]
 
 Codes here go from 0 to 15, as in "int4" (see `quantized_formats.py`). A scale for 128 weights is stored four times, for
-32 each.
+32 each. The activations of W8A8, which vLLM quantizes too, are not quantized here.
 
 Source: compressed_tensors/compressors/pack_quantized/helpers.py, version 0.17.
 """

@@ -42,9 +42,8 @@ from phase1_tokens_embeddings.weights.ggml_blocks import (
 
 Planes = dict[str, Tensor]
 GROUP = 32
-FP8 = (
-    torch.float8_e4m3fn
-)  # 1 bit of sign, 4 of exponent, 3 of fraction; no infinity; the largest number is 448
+# 1 bit of sign, 4 of exponent, 3 of fraction; no infinity; the largest number is 448.
+FP8 = torch.float8_e4m3fn
 FP8_MAX = torch.finfo(FP8).max
 
 

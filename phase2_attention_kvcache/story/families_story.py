@@ -25,7 +25,7 @@ CHANGES = [  # what, GPT-2, Qwen3-0.6B, what it is good for
     ("speed of rotation", "-", "theta 1,000,000, not 10,000", "far positions stay apart"),
     ("longest context", "1,024", "40,960 (yarn: 131,072)", "whole books"),
     ("vocabulary", "50,257", "151,936", "fewer tokens per text, in any language"),
-    ("blocks", "12 of width 768", "28 of width 1,024", "depth before width"),
+    ("layers", "12 of width 768", "28 of width 1,024", "depth before width"),
     ("experts", "one MLP", "128 in the large ones, 8 per token", "more weights, as much computing"),
 ]
 RELEASED = {  # the month of each release
@@ -96,13 +96,12 @@ def tell_kv(lab: Lab) -> None:
         predicted=(local * 512 + (gemma.num_layers - local) * tokens) / (gemma.num_layers * tokens),
         measured=kv_of_text(gemma, tokens) / (tokens * kv_of_text(gemma, 1)),
         tolerance=1e-9,
-        note="An engine that hands out blocks for all layers at once, as this course's, must keep what one of them still needs: "
-        "all of it: see the chapter on windows of phase 3.",
+        note="In this course a block of memory holds all layers, so the engine keeps all tokens (phase 3, chapter on windows).",
     )
     shapes = [SHAPES[name] for name in RELEASED]
     now, all_heads = ({s.name: kib_a_token(s, saving) for s in shapes} for saving in (True, False))
     lab.table(
-        f"KV cache in 16 bit, KiB per token of a text of {TEXT:,} tokens",
+        f"KV cache in 16 bits, KiB per token of a text of {TEXT:,} tokens",
         ["model", "released", "KiB per token", "without savings", "ratio"],
         [[n, RELEASED[n], now[n], all_heads[n], all_heads[n] / now[n]] for n in RELEASED],
         note="Without savings: a KV head per query head, and full attention in every layer. "
@@ -115,7 +114,7 @@ def tell_kv(lab: Lab) -> None:
 
 
 def kib_a_token(shape: ModelShape, saving: bool) -> float:
-    """KiB of keys and values for each token of a text, in 16 bit; without `saving` as if no head and no window saved any."""
+    """KiB of keys and values for each token of a text, in 16 bits; without `saving` as if no head and no window saved any."""
     tokens = min(TEXT, shape.max_context)
     if saving:
         return kv_of_text(shape, tokens) / tokens / 1024
@@ -157,19 +156,19 @@ def kind_of_cache(shape: ModelShape) -> str:
 
 def tell_mixtures(lab: Lab) -> None:
     lab.title("A mixture of experts")
-    lab.say("""In a mixture each block has many MLPs, the experts, and a router, one small matrix, that picks a few of them
+    lab.say("""In a mixture each layer has many MLPs, the experts, and a router, one small matrix, that picks a few of them
         for each token.""")
     shape = SHAPES["qwen3-30b-a3b"]
     expert = 3 * shape.d_model * shape.d_ff * shape.num_layers
     lab.predict(
         "families-active",
-        f"Qwen3-30B-A3B: {shape.num_parameters / 1e9:.1f} billion parameters, {shape.num_experts} experts a block of which a "
+        f"Qwen3-30B-A3B: {shape.num_parameters / 1e9:.1f} billion parameters, {shape.num_experts} experts per layer of which a "
         "token meets 8. Billions that it meets",
         predicted=(shape.num_parameters - 120 * expert) / 1e9,
         measured=shape.active_parameters / 1e9,
         unit="billion",
         tolerance=1e-9,
-        note=f"An expert of all blocks has {expert / 1e9:.2f} billion. The name says it: A3B, 3 billion active.",
+        note=f"One expert of every layer: {expert / 1e9:.2f} billion in all. The name says it: A3B, 3 billion active.",
     )
     counts = [1, 4, 16, 64]
     hit = experts_hit(counts, lab.seed)

@@ -79,7 +79,7 @@ def four_become_26(lab: Lab, rng: np.random.Generator) -> np.ndarray:
         question="requests of 300 tokens at a time in the same memory: contiguous, paged",
         predicted=[POOL // CONTEXT, num_blocks // -(-300 // 16)],
         measured=[rows_that_fit(POOL, CONTEXT), requests_that_fit([300] * 200, num_blocks, 16)],
-        note="6.5 times as many. The ratio is that of the reserved length to the real one, 2,048 / 304.",
+        note="6.5 times as many: about the reserved length divided by the allocated one, 2,048 / 304.",
     )
     rows = []
     for mean in (75, 150, 300, 600, 1024, 2048):
