@@ -20,8 +20,8 @@ from phase2_attention_kvcache.story import positions_story as chapters
 
 
 def story(lab: Lab) -> None:
-    lab.say("""Take two tokens, one that asks (query) and one that is looked at (key). Their contents stay
-        the same all through this story. Only the places change. What happens to the score of the two?""")
+    lab.say("""Take the query of one token and the key of another. Their contents stay the same in this script, and only
+        their positions change. How does the score change?""")
     chapters.clocks_story(lab)
     chapters.kinds_story(lab)
     chapters.long_context_story(lab)

@@ -5,7 +5,7 @@ speed, and a step can be no faster than the slower of the two allows. Which one 
 figure, the arithmetic intensity: operations done for each byte fetched.
 
 - Decode, one user: each weight is fetched, used for one multiplication and one addition, and dropped.
-  In FP16 that is one operation a byte. Memory is the limit, and the arithmetic units idle.
+  In FP16 that is one FLOP per byte. Memory is the limit, and the arithmetic units idle.
 - Prefill: each weight is fetched once and used for every token of the prompt. Arithmetic is the limit.
 
 You will see both ceilings of this machine measured, then steps of 1 to 1,024 tokens placed under them,

@@ -22,7 +22,9 @@ def show_figure(fig: Figure) -> None:
     file = io.BytesIO()
     fig.savefig(file, format="png")
     plt.close(fig)
-    title = fig.texts[0].get_text() if fig.texts else "a figure"
+    title = (
+        " ".join(fig.texts[0].get_text().split()) if fig.texts else "a figure"
+    )  # one line, as `new_figure` got it
     picture, about = Image(file.getvalue(), alt=title)._repr_mimebundle_()
     display(picture | {"text/plain": f"A figure:\n{title}"}, metadata=about, raw=True)
 

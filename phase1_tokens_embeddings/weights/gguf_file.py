@@ -41,7 +41,7 @@ class BlockType(NamedTuple):
     nbytes: int
 
 
-# Quantised numbers come in blocks that share a scale, so a size in bytes exists per block only.
+# Quantized numbers come in blocks that share a scale, so a size in bytes exists per block only.
 GGML_TYPES = {int(kind): BlockType(kind.name, *sizes) for kind, sizes in gguf.GGML_QUANT_SIZES.items()}
 """Number of the type in the file -> its name and block."""
 

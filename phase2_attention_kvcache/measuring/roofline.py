@@ -36,7 +36,7 @@ class Ceilings:
 
     @property
     def ridge(self) -> float:
-        """Operations a byte at which both limits meet. Left of it memory decides, right of it arithmetic."""
+        """FLOP per byte at which both limits meet. Left of it memory decides, right of it arithmetic."""
         return self.rate / self.bandwidth
 
     def seconds(self, work: Work) -> float:

@@ -169,7 +169,7 @@ ALIASES = {"int8_per_channel_weight_only": "int8", "fp8_per_channel": "fp8"}  # 
 
 
 def find_method(name: str) -> str:
-    """The short name of a way to quantise.
+    """The short name of a way to quantize.
 
     Raises:
         ValueError: unknown.

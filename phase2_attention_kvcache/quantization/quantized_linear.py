@@ -29,7 +29,7 @@ class QuantizedWeight(nn.Module):
 
     @classmethod
     def of(cls, weight: Tensor, method: str) -> "QuantizedWeight":
-        """Quantise a matrix.
+        """Quantize a matrix.
 
         Raises:
             ValueError: an unknown method, rows that do not divide into groups, or weights that are no numbers.

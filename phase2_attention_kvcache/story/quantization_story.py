@@ -1,4 +1,4 @@
-"""The chapters of quantisation, and its figure."""
+"""The chapters of quantization, and its figure."""
 
 from __future__ import annotations
 
