@@ -75,8 +75,7 @@ class Lab:
 
         if "device" in self.args and self.device == "cuda":
             return f"{self.args.dtype}, {torch.cuda.get_device_name()}"
-        threads = torch.get_num_threads()
-        return f"{self.args.dtype}, {cpu_name()}, {threads} thread{'s' * (threads > 1)}"
+        return f"{self.args.dtype}, {cpu_name()}, {(n := torch.get_num_threads())} thread{'s' * (n > 1)}"
 
     # ------------------------------------------------------------------ showing
 

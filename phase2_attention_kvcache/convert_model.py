@@ -56,7 +56,9 @@ def convert(a: argparse.Namespace) -> int:
         why = error.strerror or str(error)
         raise LabError(f"cannot write {a.out} ({why}): nothing was written. Is the disk full?") from None
     nbytes, weights = read_gguf_header(a.out).file_bytes, config.num_parameters
-    print(f"{a.out}: {nbytes:,} bytes, {8 * nbytes / weights:.2f} bits per weight, {weights:,} weights")
+    print(
+        f"{a.out}: {nbytes:,} bytes, {8 * nbytes / weights:.2f} bits per weight with the vocabulary, {weights:,} weights"
+    )
     return 0
 
 

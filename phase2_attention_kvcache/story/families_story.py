@@ -17,7 +17,7 @@ from phase2_attention_kvcache.story.small_families import write_small_model
 CHANGES = [  # what, GPT-2, Qwen3-0.6B, what it is good for
     ("positions", "a learned table", "rotation of q and k", "distance counts, no last row"),
     ("norm", "LayerNorm", "RMSNorm", "no mean, no bias: less work"),
-    ("biases", "in every matrix", "none", "not missed"),
+    ("biases", "in every matrix", "none", "no loss without them"),
     ("MLP", "GELU, 2 matrices", "SwiGLU, 3 matrices", "better at equal size"),
     ("key/value heads", "12, one per query head", "8 for 16 query heads", "half the KV cache"),
     ("width of a head", "width / heads = 64", "128, free to choose", "more attention in a thin model"),

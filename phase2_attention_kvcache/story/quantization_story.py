@@ -204,8 +204,8 @@ def tell_cache(lab: Lab, texts: Texts, results: Results) -> None:
         predicted=2.0,
         measured=rows[0][1] / rows[KV_CACHE_DTYPES.index("int8_per_token_head")][1],
         tolerance=0.05,
-        note=f"Not quite 2: each head of a token has a scale besides. It costs {more['int8_per_token_head']:+.3f}% bits per "
-        f"byte; fp8 without a scale is exactly 2 and costs {more['fp8']:+.3f}%.",
+        note=f"Not quite 2: each head of a token has a scale besides. The bits per byte change by {more['int8_per_token_head']:+.3f}%; "
+        f"fp8 without a scale is exactly 2 and changes them by {more['fp8']:+.3f}%.",
     )
 
 
@@ -248,7 +248,7 @@ def tell_speed(lab: Lab, results: Results) -> None:
     )  # fmt: skip
     speeds = ", ".join(f"{name} {1 / one:,.0f} and {64 / many:,.0f}" for name, (one, many) in times.items())
     read = 2 * GPT2_124M.num_parameters / bandwidth
-    gain = 100 * (1 - times["int4"][0] / full[0])
+    gain, of_many = (100 * (1 - mine / theirs) for mine, theirs in zip(times["int4"], full))
     lab.predict(
         "int4-tpot",
         "TPOT of one user, GPT-2's shape: how many percent shorter does int4 make it",
@@ -261,8 +261,8 @@ def tell_speed(lab: Lab, results: Results) -> None:
         kind="timing",
         note=f"Bytes fall by {16 / 4.75:.1f}, which would be 70% if reading were all. Here a step of one token takes {1e3 * full[0]:.1f} ms in "
         f"16 bits. At {bandwidth / 1e9:.0f} GB/s its weights need {1e3 * read:.1f} of them; only that part shrinks, and unpacking "
-        f"is added to it. 64 users share one reading and multiply 64 times as much: there int4's TPOT is {rows[-1][-1]} shorter. "
-        f"Tokens/s of 1 and of 64 users: {speeds}.",
+        f"is added to it. 64 users share one reading and multiply 64 times as much: there int4's TPOT is {abs(of_many):.0f}% "
+        f"{'shorter' if of_many > 0 else 'longer'}. Tokens/s of 1 and of 64 users: {speeds}.",
     )
     more = lost(results, "int4")
     lab.predict(

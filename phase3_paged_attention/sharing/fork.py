@@ -63,8 +63,4 @@ class ForkingBlockManager(CopyingBlockManager):
         old, new = table.blocks[index], self.take_block()
         old.ref_count -= 1
         table.blocks[index], table.block_ids[index] = new, new.block_id
-        self.copy_block(old.block_id, new.block_id)
-
-    def copy_block(self, source: int, target: int) -> None:
-        """Ask for the bytes of one block to be copied to another."""
-        self._copies.append(BlockCopy("copy", source, target))
+        self._copies.append(BlockCopy("copy", old.block_id, new.block_id))

@@ -60,7 +60,7 @@ def draw_memory(lengths: Sequence[int], seed: int = 0) -> Figure:
     counts = [len(np.unique(np.abs(m[m != 0]))) for m in (contiguous, paged)]
     fig, axes = new_figure(
         f"The same memory holds {counts[0]} requests in rows and {counts[1]} in blocks",
-        f"{num_slots:,} slots; each cell is 16 slots; requests of 100 to 500 tokens",
+        f"{num_slots:,} slots; each cell is 16 slots; requests of {min(lengths[:26])} to {max(lengths[:26])} tokens",
         panels=2,
         size=(7.2, 9),
     )
