@@ -5,7 +5,8 @@
 
 General diagnoses, for every exercise: "not-attempted", "returns-nothing", "wrong-type", "wrong-shape",
 "wrong-result" (the values differ, and no known mistake gives them), "raises", "wrong-signature", "not-a-function",
-"unusable-result", "endless", "ends-python", "crashes-python", "borrowed" (the answer calls the course's own part).
+"unusable-result", "endless", "ends-python", "crashes-python", "borrowed" (the answer is the course's own part). `lab grade`
+also says "too-much-data" and "transcript-ends".
 """
 
 from typing import Any
@@ -39,7 +40,12 @@ def check(name: str = "", *answers: Any) -> None:
         LabError: there is no such exercise, or the answers are not those that it asks for.
     """
     exercise = _find(name)
-    _must_be_asked_for(exercise, answers)
+    asks = exercise.asks
+    if len(answers) != len(asks):
+        raise LabError(
+            f"this exercise takes {len(asks)} answer{'s' * (len(asks) > 1)}, not {len(answers)}: "
+            f'check("{exercise.name}", {", ".join(asks)})'
+        )
     try:
         verdict = judge_safely(exercise, answers)
     except KeyboardInterrupt:
@@ -83,12 +89,3 @@ def _find(name: Any, called: str = "check") -> Exercise:
     raise LabError(
         f'the name of the exercise comes first, in quotes: {called}("NAME"). It is its notebook\'s, without .ipynb'
     )
-
-
-def _must_be_asked_for(exercise: Exercise, answers: tuple[Any, ...]) -> None:
-    asks = exercise.asks
-    if len(answers) != len(asks):
-        raise LabError(
-            f"this exercise takes {len(asks)} answer{'s' * (len(asks) > 1)}, not {len(answers)}: "
-            f'check("{exercise.name}", {", ".join(asks)})'
-        )

@@ -25,7 +25,7 @@ from exercises.capstone import decisions
 from exercises.capstone.parts import folder, make_folder, parts
 from exercises.capstone.recorder import Recorder
 from exercises.judging.engine_runs import timed
-from exercises.judging.sources import heading_of
+from exercises.judging.sources import source_of, title_of
 from labkit.errors import LabError
 from labkit.models import find_model
 from labkit.paths import outputs, short, write_whole
@@ -47,7 +47,7 @@ def draw_parts(console: Page) -> None:
     found, before = list(parts()), ""
     for part in found:
         whose = "[green]yours[/]" if part.lines else "[dim]the course's[/]"
-        title = escape(heading_of(part.exercise))
+        title = escape(title_of(source_of(part.exercise)))
         table.add_row(part.file * (part.file != before), title, whose, str(part.lines or ""))
         before = part.file
     console.print(table)

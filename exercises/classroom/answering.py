@@ -82,18 +82,18 @@ def _defined_by(exercise: Exercise, cells: list[str]) -> dict[str, Any]:
     return names
 
 
-def _replay(name: str, told: bytes) -> bytes:
-    verdict, forged = replayed(find(name), told)
-    return json.dumps({"verdict": asdict(verdict), "forged": forged}).encode()
-
-
 def result_of(name: str, cells: list[str], isolated: bool) -> dict[str, Any]:
     """What is told of one answer."""
-    seconds = find(name).seconds
+    exercise = find(name)
+    seconds = exercise.seconds
+
+    def replay() -> bytes:
+        verdict, forged = replayed(exercise, ended.told)
+        return json.dumps({"verdict": asdict(verdict), "forged": forged}).encode()
+
     ended = run_apart(partial(run_answer, name, cells), seconds, prepare=shut_in if isolated else calm_down)
     verdict = died(ended)
     if ended.told:
-        replay = partial(_replay, name, ended.told)
         if found := run_apart(replay, 2 * seconds + 10, prepare=limit_memory).told:
             return json.loads(found)
         says = "Its results could not be judged within time and memory."

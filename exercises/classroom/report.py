@@ -22,10 +22,6 @@ COLUMNS = (
 )
 
 
-def short_name(exercise: str) -> str:
-    return exercise.partition("_")[0]
-
-
 def show(console: Console, submissions: list[Submission], graded: list[Graded], only: set[str]) -> None:
     """A line a learner; then what to look at; then the mistakes that were met most.
 
@@ -51,12 +47,12 @@ def show(console: Console, submissions: list[Submission], graded: list[Graded], 
         console.print("\n[bold]Look at these[/] (a reason to ask, not a proof)")
     for one in graded:
         for why in one.look_at:
-            console.print(escape(f"{one.learner} {short_name(one.exercise)}: {why}"), highlight=False)
+            console.print(escape(f"{one.learner} {one.exercise.partition('_')[0]}: {why}"), highlight=False)
     mistakes = Counter((one.exercise, one.verdict.diagnosis) for one in graded if one.verdict.diagnosis)
     if mistakes:
         console.print("\n[bold]Mistakes met most[/]")
     for (exercise, diagnosis), times in mistakes.most_common(10):
-        console.print(f"{times:3} {short_name(exercise)} {escape(diagnosis)}", highlight=False)
+        console.print(f"{times:3} {exercise.partition('_')[0]} {escape(diagnosis)}", highlight=False)
 
 
 def as_csv(graded: list[Graded], unread: list[Unread]) -> str:

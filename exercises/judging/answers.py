@@ -3,7 +3,6 @@
 import inspect
 import linecache
 from collections.abc import Mapping, Sequence
-from functools import partial
 from mmap import mmap
 from traceback import walk_tb
 from types import CodeType, FunctionType, TracebackType
@@ -137,8 +136,10 @@ def learner_line(tb: TracebackType | None) -> tuple[str, int, str] | None:
     found = None
     for frame, line in walk_tb(tb):
         code = frame.f_code
-        if _is_learners(code.co_filename) and (code.co_name == "<lambda>" or code.co_name[0] != "<"):
-            text = linecache.getline(code.co_filename, line, frame.f_globals).strip()
+        file = code.co_filename
+        own = file in watch.files or "ipykernel_" in file or file.startswith("<ipython-input")
+        if own and (code.co_name == "<lambda>" or code.co_name[0] != "<"):
+            text = linecache.getline(file, line, frame.f_globals).strip()
             found = code.co_qualname.split("<locals>.")[-1], line - code.co_firstlineno + 1, text
     return found
 
@@ -148,13 +149,7 @@ def _place(found: tuple[str, int, str]) -> str:
     return f"line {line} of your `{name}`" + (f", `{text}`" if text else "")
 
 
-def _is_learners(filename: str) -> bool:
-    return filename in watch.files or "ipykernel_" in filename or filename.startswith("<ipython-input")
-
-
 def _codes(answer: Any) -> list[CodeType]:
-    if isinstance(answer, partial):
-        return _codes(answer.func)
     kind = answer if isinstance(answer, type) else type(answer)
     functions = [inspect.unwrap(answer)] if isinstance(answer, FunctionType) else vars(kind).values()
     return [function.__code__ for function in functions if isinstance(function, FunctionType)]

@@ -13,7 +13,6 @@ from rich.panel import Panel
 from rich.text import Text
 
 from exercises.judging.judge import Exercise
-from exercises.judging.sources import heading_of
 from exercises.judging.verdict import Verdict
 from labkit.terminal import Page, open_streams
 
@@ -56,17 +55,10 @@ def verdict_box(exercise: Exercise, verdict: Verdict, tries: int | None = None) 
         footer = f'Where to begin? hint("{exercise.name}")'
     elif tries is not None:
         footer = {0: "Solved.", 1: "Solved at the first try."}.get(tries, f"Solved, after {tries} tries.")
-    return Box(verdict.state, f"{words} · {heading_of(exercise.name)}", _parts(verdict), footer)
+    return Box(verdict.state, f"{words} · {exercise.heading}", parts_of(verdict), footer)
 
 
-def engine_box(verdict: Verdict) -> Box:
-    """The box for a result in the engine that differs from that of the course's own part."""
-    return Box(
-        "not yet", "Not yet the same in the engine", _parts(verdict, "with yours", "with the course's")
-    )
-
-
-def _parts(
+def parts_of(
     verdict: Verdict, got: str = "your answer gave", expected: str = "expected"
 ) -> tuple[tuple[str, str], ...]:
     parts = ("", verdict.says), ("tried", verdict.tried), (got, verdict.got), (expected, verdict.expected)
@@ -76,7 +68,7 @@ def _parts(
 def hint_box(exercise: Exercise, rung: int, text: str) -> Box:
     """One rung of the ladder of hints."""
     rungs = len(exercise.hints) + 1
-    heading = f"Hint {rung} of {rungs}, {RUNGS[rung - 1]} · {heading_of(exercise.name)}"
+    heading = f"Hint {rung} of {rungs}, {RUNGS[rung - 1]} · {exercise.heading}"
     footer = "Type the solution yourself: that helps to remember it."
     if rung < rungs:
         footer = "Try it and run check(...). After a check that fails, a second call gives the next hint, "

@@ -121,8 +121,6 @@ def _kind_of(expected: Any) -> tuple[Any, str]:
         return Mapping, "a dict"
     if isinstance(expected, str):
         return str, "text (str)"
-    if isinstance(expected, (bytes, bytearray)):
-        return (bytes, bytearray), "bytes"
     is_number = isinstance(expected, numbers.Real) and not isinstance(expected, bool)
     return (numbers.Real, "a number") if is_number else (object, "")
 
@@ -192,7 +190,7 @@ def _number(value: Any) -> str:
 
 
 def _value_difference(got: Any, expected: Any, tolerance: float, here: str) -> tuple[str, str] | None:
-    if isinstance(expected, (str, bytes, bytearray)) and got != expected:
+    if isinstance(expected, str) and got != expected:
         place = (i for i, (a, b) in enumerate(zip(got, expected)) if a != b)
         part = next(place, min(len(got), len(expected)))
         a, b = got[part : part + 12], expected[part : part + 12]

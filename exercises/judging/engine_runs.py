@@ -62,7 +62,8 @@ def same_or_stop(mine: Any, course: Any, says: str = "", tried: str = "") -> Non
 
 def refuse(error: NotYet) -> NoReturn:
     """What the engine showed, in a box."""
-    boxes.display(boxes.engine_box(verdict_of(error)))
+    parts = boxes.parts_of(verdict_of(error), "with yours", "with the course's")
+    boxes.display(boxes.Box("not yet", "Not yet the same in the engine", parts))
     raise error
 
 

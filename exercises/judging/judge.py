@@ -25,7 +25,7 @@ from exercises.judging.comparing import as_sentence, brief, difference, same, sh
 from exercises.judging.comparing import show as as_text
 from exercises.judging.scripts import When, run_script, show_script
 from exercises.judging.scripts import present as present_scripts
-from exercises.judging.sources import Slip, solved
+from exercises.judging.sources import Slip, solved, source_of, title_of
 from exercises.judging.transcript import event
 from exercises.judging.verdict import Diagnoses, NotYet, texts_of
 
@@ -71,6 +71,10 @@ class Exercise:
         """A nudge, the formula, pseudo-code: in the text file each stands below `## which one it is`."""
         _, *hints = re.split(r"^## .*\n", texts_of(self.name)["hints"], flags=re.MULTILINE)
         return tuple(hint.strip("\n") for hint in hints)
+
+    @cached_property
+    def heading(self) -> str:
+        return title_of(source_of(self.name))
 
     @cached_property
     def answers(self) -> dict[str, Any]:
@@ -167,9 +171,8 @@ class Exercise:
         if not wrong:
             if keeps_input and (late := [i for i, place in enumerate(changed) if place is not None]):
                 args, own, place = cases[late[0]], given[late[0]], changed[late[0]]
-                text = says.get("changes-its-input", CHANGED).replace(
-                    "{name}", _name_of_argument(answer, place)
-                )
+                name = list(inspect.signature(right).parameters)[place]
+                text = says.get("changes-its-input", CHANGED).replace("{name}", f"`{name}`")
                 tried = f"{shown_call(*args)}, then a look at what was given"
                 raise NotYet("changes-its-input", text, tried, as_text(own[place]), as_text(args[place]))
             return
@@ -243,13 +246,6 @@ def unchanged(was: Any, now: Any) -> bool:
     if type(was).__eq__ is object.__eq__:
         return unchanged(getattr(was, "__dict__", None), getattr(now, "__dict__", None))
     return same(now, was, 0)
-
-
-def _name_of_argument(answer: Callable[..., Any], place: int) -> str:
-    try:
-        return f"`{list(inspect.signature(answer).parameters)[place]}`"
-    except (TypeError, ValueError, IndexError):
-        return f"argument {place + 1}"
 
 
 def _presented(present: Callable, got: Any, want: Any, kind: str) -> tuple[Any, Any]:

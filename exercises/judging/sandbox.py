@@ -25,7 +25,6 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from mmap import mmap
 from types import FunctionType
 from typing import IO, Any, NamedTuple
@@ -64,17 +63,17 @@ def judge_safely(exercise: Exercise, answers: Sequence[Any]) -> Verdict:
     """Grade in a process of its own."""
     if not hasattr(os, "fork"):
         return judge(exercise, answers)
+
+    def judged() -> bytes:
+        return json.dumps(asdict(judge(exercise, answers))).encode()
+
     with tempfile.TemporaryFile() as printed:
-        ended = run_apart(partial(_judged, exercise, tuple(answers)), exercise.seconds, printed)
+        ended = run_apart(judged, exercise.seconds, printed)
         _pass_on(printed)
     try:
         return Verdict(**json.loads(ended.told)) if ended.code == 0 else died(ended)
     except (ValueError, TypeError):  # the answer ended the process, or wrote into that file
         return died(ended)
-
-
-def _judged(exercise: Exercise, answers: tuple[Any, ...]) -> bytes:
-    return json.dumps(asdict(judge(exercise, answers))).encode()
 
 
 def _pass_on(printed: IO[bytes]) -> None:

@@ -86,11 +86,6 @@ def title_of(source: Path) -> str:
     return found[1].strip() if found else name_of(source)
 
 
-def heading_of(name: str) -> str:
-    """What stands above the exercise's notebook."""
-    return title_of(source_of(name))
-
-
 class Cut(NamedTuple):
     """A cell or a source without its solution, and the same with it but without the markers."""
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from exercises import grading
 from exercises.classroom.answering import recorded, replayed
 from exercises.judging.registry import exercises_of, find
 from exercises.judging.sandbox import calm_down
@@ -32,11 +33,7 @@ from tests.exercises.changed import answers_of, bank_of
 
 BANKS = Path(__file__).parent / "answers"
 NAMES = all_names()
-OF_THE_FRAMEWORK = {
-    *("not-attempted", "returns-nothing", "wrong-type", "wrong-shape", "wrong-result", "raises"),
-    *("wrong-signature", "not-a-function", "unusable-result", "endless", "ends-python", "crashes-python"),
-    *("borrowed", "too-much-data", "transcript-ends"),
-}
+OF_THE_FRAMEWORK = {*re.findall(r'"([a-z-]+)"', grading.__doc__)}
 # Said by a notebook's last cells, where no bank comes.
 IN_THE_ENGINE = {"fails-in-the-engine", "not-compiled"}
 

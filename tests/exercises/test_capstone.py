@@ -37,16 +37,17 @@ WORDS = "the king and his three sons went into deep forest where an old woman li
 def my_engine(monkeypatch):
     """Imports the learner's engine of this test, and forgets it afterwards."""
 
-    def load(module):
-        monkeypatch.syspath_prepend(str(folder().parent))
+    def forget():
         for name in [name for name in sys.modules if name.partition(".")[0] == "my_engine"]:
             del sys.modules[name]
-        importlib.invalidate_caches()
+
+    def load(module):
+        monkeypatch.syspath_prepend(str(folder().parent))
+        forget()
         return importlib.import_module(f"my_engine.{module}")
 
     yield load
-    for name in [name for name in sys.modules if name.partition(".")[0] == "my_engine"]:
-        del sys.modules[name]
+    forget()
 
 
 def prompts(number):
@@ -139,10 +140,12 @@ def slots(block_table, first, num_tokens, block_size):
 """
 
 
-def test_what_an_answer_uses_comes_along(my_engine):
-    for _ in range(2):  # again: the helper is not there twice
+def test_what_an_answer_uses_comes_along_and_changes_by_hand_stay(my_engine):
+    for _ in range(2):  # again: the helper is not there twice, and a change by hand stays
         assert "my_engine/cache.py" in put("p3e2_block_table", [cell(HELPED)["slots"]])
-    assert (folder() / "cache.py").read_text().count("def place") == 1
+        (folder() / "cache.py").open("a").write("\n\nMINE = 1\n")
+    text = (folder() / "cache.py").read_text()
+    assert text.count("def place") == 1 and text.count("MINE = 1") == 2
     assert my_engine("cache").slots([7, 3, 9], 6, 1, 4) == [14]
 
 
@@ -165,12 +168,6 @@ def test_a_wrong_answer_is_not_put_there():
     with pytest.raises(NotYet):
         check("p3e2_block_table", cell("def slots(a, b, c, d): return [0]")["slots"])
     assert not folder().exists()
-
-
-def test_a_change_by_hand_stays():
-    (make_folder() / "cache.py").open("a").write("\n\nMINE = 1\n")
-    put("p3e2_block_table", [cell(HELPED)["slots"]])
-    assert "MINE = 1" in (folder() / "cache.py").read_text()
 
 
 def test_a_recording_has_what_the_glass_engine_shows():

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from textwrap import indent
 from threading import Thread, Timer
 
@@ -12,7 +13,7 @@ import pytest
 
 from exercises.grading import Exercise, NotYet, check, hint
 from exercises.judging import progress, sandbox
-from exercises.judging.answers import guard, is_stub
+from exercises.judging.answers import guard
 from exercises.judging.engine_runs import same_or_stop
 from exercises.judging.sources import execute
 from labkit.errors import LabError
@@ -52,6 +53,9 @@ def verdict(answer, exercise):
     [
         (stub, "not-attempted", "is still empty"),
         (..., "not-attempted", "`add` has no value yet"),
+        ({"a": ..., "b": None}, "not-attempted", "`add` has no value yet"),
+        ([..., 0], "not-a-function", "this is [Ellipsis, 0]"),
+        ((), "not-a-function", "this is ()"),
         (minus, "subtracts", "You take `b` away."),
         (times, "wrong-result", "2 where 3 is right"),
         (written("a + b"), "returns-nothing", "`return`"),
@@ -63,7 +67,7 @@ def verdict(answer, exercise):
         ),
         (written("return sum([1 / n for n in range(2)])"), "raises", "line 2 of your `add`"),
         (written("return a", "a"), "wrong-signature", "Keep the arguments of the stub"),
-        (7, "not-a-function", "this is 7"),
+        (0, "not-a-function", "this is 0"),
         (written("sys.exit('done')"), "ends-python", "line 2 of your `add`"),
         (written("os._exit(0)"), "ends-python", "exit code 0"),
         (written("__import__('ctypes').string_at(0)"), "crashes-python", "SIGSEGV"),
@@ -154,14 +158,12 @@ def test_a_grader_that_trips_over_the_result_blames_it_in_words_and_one_that_fai
     v = verdict(right, exercise)
     assert v.diagnosis == "unusable-result" and "`right`" in v.says and v.got == "5"
     assert verdict(written("a + b"), exercise).diagnosis == "returns-nothing"
+    exercise.grade = lambda f: guard(partial(lambda pool, n: pool().take(n), f), (2,), "take(2)")
+    v = verdict(type("Pool", (), {}), exercise)  # no line of the grader's is the learner's
+    assert (v.diagnosis, v.says) == ("raises", "AttributeError: 'Pool' object has no attribute 'take'")
     exercise.grade = lambda f: {}["oops"]
     v = verdict(right, exercise)
     assert v.diagnosis == "grader-failed" and "fault of the course" in v.says
-
-
-def test_what_counts_as_not_attempted():
-    begun = [stub, {}, {"a": ..., "b": 0}, 0, ""]
-    assert all(map(is_stub, [{"a": ..., "b": None}, [..., ...]])) and not any(map(is_stub, begun))
 
 
 # ------------------------------------------------------------------ what the child process may not harm

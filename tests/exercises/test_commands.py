@@ -10,14 +10,13 @@ from jupyter_client.asynchronous import AsyncKernelClient
 from exercises.grading import Verdict
 from exercises.judging import progress
 from exercises.judging.registry import find
-from exercises.judging.sources import all_names, all_sources, name_of, source_of, title_of
+from exercises.judging.sources import all_names, all_sources, name_of, title_of
 from exercises.publishing import commands, notebook_runs
-from exercises.publishing.build_notebooks import build_student, text_of
 from labkit.catalog import LEVELS, all_scripts, first_line
 from labkit.paths import outputs, write_whole
 from labkit.predictions import Prediction
 from labkit.reports import report_of
-from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE
+from tests.exercises.classroom.handed_in import COUNT, COUNT_ONCE, MERGE, fresh, solve
 
 
 @pytest.fixture
@@ -30,23 +29,12 @@ def books(tmp_path, monkeypatch):
     return folder
 
 
-def fresh(name):
-    return text_of(build_student(source_of(name)))
-
-
 def write(path, *sources, tags=()):
     cells = [nbformat.v4.new_code_cell(source) for source in sources]
     for cell, tag in zip(cells, tags):
         cell.metadata["tags"] = [tag]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
     return path
-
-
-def solve(path, *answers):
-    nb = nbformat.read(path, as_version=4)
-    cell = next(c for c in nb.cells if c.metadata.get("tags") == ["answer"])
-    cell.source = "\n\n".join(answers)
-    nbformat.write(nb, path)
 
 
 def run(capsys, *words):

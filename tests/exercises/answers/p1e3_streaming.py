@@ -1,17 +1,3 @@
-import codecs
-
-
-class AsPythonDoes:
-    def __init__(self):
-        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, token):
-        return self.decoder.decode(token)
-
-    def finish(self):
-        return self.decoder.decode(b"", final=True)
-
-
 class HoldsBackReplacement:
     """As real detokenizers do: show the new part of the whole text unless it ends with a �."""
 
@@ -32,7 +18,7 @@ class HoldsBackReplacement:
 
 
 BEGINNING, ODD = 'data, text = self.waiting + token, ""', 'text += "\\ufffd"'
-RIGHT = [AsPythonDoes, HoldsBackReplacement]
+RIGHT = HoldsBackReplacement
 WRONG = {
     "stream-swallows-after-odd-bytes": {
         ODD: 'self.waiting = b""',

@@ -38,11 +38,20 @@ def hand_in(folder, one, name=None):
     write_whole(folder / f"{name or one.learner}.submission.json", one.model_dump_json())
 
 
+def fresh(name):
+    return text_of(build_student(source_of(name)))
+
+
+def solve(path, *answers):
+    """Put answers into a notebook."""
+    nb = nbformat.read(path, as_version=4)
+    next(c for c in nb.cells if c.metadata.get("tags") == ["answer"]).source = "\n\n".join(answers)
+    nbformat.write(nb, path)
+
+
 def notebooks(folder, *cells):
     """A folder of notebooks: an answer to the first, the second as it was given out."""
     folder.mkdir(parents=True)
-    nb = build_student(source_of("p1e1_pairs"))
-    text_of(nb)  # notes the edition
-    next(c for c in nb.cells if c.metadata.get("tags") == ["answer"]).source = "\n".join(cells)
-    nbformat.write(nb, folder / "p1e1_pairs.ipynb")
-    (folder / "p1e2_encode.ipynb").write_text(text_of(build_student(source_of("p1e2_encode"))))
+    for name in ("p1e1_pairs", "p1e2_encode"):
+        (folder / f"{name}.ipynb").write_text(fresh(name), encoding="utf-8")
+    solve(folder / "p1e1_pairs.ipynb", *cells)

@@ -53,10 +53,6 @@ FILES: dict[str, Callable[[Path], object]] = {
     "latin-1": lambda folder: os.mkdir(os.fsencode(folder) + b"/J\xf6rg"),
     "zeros": lambda folder: (folder / "zeros.submission.json").symlink_to("/dev/zero"),
     "pipe": lambda folder: os.mkfifo(folder / "pipe.submission.json"),
-    "pipe in a folder": lambda folder: (
-        (folder / "pia").mkdir(),
-        os.mkfifo(folder / "pia" / "p.submission.json"),
-    ),
     "socket": lambda folder: socket.socket(socket.AF_UNIX).bind(str(folder / "socket.submission.json")),
     "18 MB of code": lambda folder: hand_in(folder, of("long", "x=1;" * 4_500_000)),
     "too deep": lambda folder: (folder / "deep.submission.json").write_text("[" * 10**6),

@@ -198,7 +198,6 @@ def test_all_solutions_pass_and_are_known_as_solutions():
     graded = list(grade(submissions, room.has_walls(), 2))
     assert len(graded) == len(answers) and [one for one in graded if not one.solved] == []
     assert {why for one in graded for why in one.look_at} == {"is the solution, copied"}
-    assert sum(bool(one.look_at) for one in graded) > len(graded) / 2  # the others are short
 
 
 # ------------------------------------------------------------------ commands and tables
@@ -213,6 +212,7 @@ def test_lab_passes_it_on(capfd, tmp_path, monkeypatch):
         (["grade", "x"], "x is not a folder"),
         (["grade", "class", "--only", "9.9"], "no exercise is called '9.9'"),
         (["submit", "?"], "'?' is no name"),
+        (["submit", "x" * 101], f"'{'x' * 100}' is no name"),
         (["check", "mine.ipynb"], f"{tmp_path}/mine.ipynb is not a notebook"),
     ):
         assert lab(words) == 2
