@@ -226,6 +226,19 @@ class Exercise:
             present=present_scripts,
         )
 
+    def judge_cause(self, cause: Any) -> None:
+        """The number of the sentence that says what was wrong in a debugging lab; "3" is as good as 3.
+
+        Raises:
+            NotYet: it is no number from 1 to 5, or another one.
+        """
+        number = str(cause).strip().rstrip(".")
+        if number not in ("1", "2", "3", "4", "5"):
+            wrong = "`cause` is the number of a sentence: a number from 1 to 5, without quotes."
+            raise NotYet("wrong-type", wrong, "cause", repr(cause), "a number from 1 to 5")
+        if int(number) != self.answers["cause"]:
+            raise self.says().no("another-cause", "cause", repr(cause), "another sentence")
+
 
 CHANGED = "Your answer changed what it was given ({name}). The caller still needs it: work on a copy."
 
@@ -255,17 +268,3 @@ def _presented(present: Callable, got: Any, want: Any, kind: str) -> tuple[Any, 
         return present(got, want)
     except Exception:  # whatever an answer may hold
         return got, want
-
-
-def expect_cause(cause: Any, right: int, says: Mapping[str, str]) -> None:
-    """The number of the sentence that says what was wrong in a debugging lab; "3" is as good as 3.
-
-    Raises:
-        NotYet: it is no number from 1 to 5, or another one.
-    """
-    number = str(cause).strip().rstrip(".")
-    if number not in ("1", "2", "3", "4", "5"):
-        wrong = "`cause` is the number of a sentence: a number from 1 to 5, without quotes."
-        raise NotYet("wrong-type", wrong, "cause", repr(cause), "a number from 1 to 5")
-    if int(number) != right:
-        raise NotYet("another-cause", says["another-cause"], "cause", repr(cause), "another sentence")

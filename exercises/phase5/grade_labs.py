@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from exercises.judging.judge import Exercise, expect_cause
+from exercises.judging.judge import Exercise
 from exercises.judging.scripts import first_is
 from exercises.phase5.small_graph import ROWS
 
@@ -80,7 +80,7 @@ def grade_lab(runner: type, cause: Any) -> None:
     # In both orders, or padding might store what is there.
     full = [_full_memory(users), _full_memory(dict(reversed(users.items())))]
     GRAPH_LAB.judge_scripts("Runner", runner, [FIRST_STEP, SYMPTOM, *full, *map(_random_steps, range(12))])
-    expect_cause(cause, GRAPH_LAB.answers["cause"], GRAPH_LAB.says())
+    GRAPH_LAB.judge_cause(cause)
 
 
 # ---------------------------------------------------------------------- lab 5b: words of another request
@@ -166,4 +166,4 @@ LOADER_LAB = Exercise(
 @LOADER_LAB.grader
 def grade_loader_lab(loader: type, cause: Any) -> None:
     LOADER_LAB.judge_scripts("Loader", loader, [*SCRIPTS, *map(_random_transfers, range(20))])
-    expect_cause(cause, LOADER_LAB.answers["cause"], LOADER_LAB.says())
+    LOADER_LAB.judge_cause(cause)

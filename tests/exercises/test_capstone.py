@@ -84,18 +84,13 @@ def test_a_scheduler_that_preempts_the_first_is_told_where(monkeypatch):
     assert found and "yours" in found[0] and "step 0" not in found[0]
 
 
-@pytest.fixture
-def solved(monkeypatch):
-    """All exercises that are parts, answered by the course's solutions: each notebook as far as its check."""
+def test_right_answers_become_parts_that_write_and_decide_the_same(my_engine, monkeypatch):
     # Other tests judge the solutions.
     monkeypatch.setattr(grading, "judge_safely", lambda *_: Verdict("correct"))
     for name in PARTS:
         nb = build_solution(source_of(name))
         nb.cells = [cell for cell in nb.cells if "engine" not in cell.metadata.get("tags", [])]
         run_cells(nb, name)
-
-
-def test_right_answers_become_parts_that_write_and_decide_the_same(solved, my_engine):
     assert [([*part.names], part.lines > 0) for part in parts()] == [
         (names, True) for _, *names in PARTS.values()
     ]
