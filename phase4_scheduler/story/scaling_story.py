@@ -195,10 +195,10 @@ def a_day(lab: Lab) -> None:
         for seconds in (30, 120, 600)
     ]
     fleets += [
-        ("three regions: one of them, 1 replica", third, one, fixed(1)),
-        ("three regions: one fleet for all, 2 replicas", world, one, fixed(2)),
-        ("two models: 2 replicas for each", both, two, fixed(2)),
-        ("two models: by tokens, 3 cards for both", both, two, replace(by_tokens, most=3)),
+        ("three regions, one of them: 1 replica", third, one, fixed(1)),
+        ("three regions, one fleet: 2 replicas", world, one, fixed(2)),
+        ("two models, 2 replicas each", both, two, fixed(2)),
+        ("two models share 3 GPUs, by tokens", both, two, replace(by_tokens, most=3)),
     ]
     rows = []
     for name, requests, models, scaler in lab.progress(fleets, "one fleet after another"):
@@ -209,7 +209,7 @@ def a_day(lab: Lab) -> None:
         rows.append([name, peak, hours, hours * config.cost.dollars_per_hour, f"{kept:.1%}"])
     lab.table(
         f"Within an SLO of {DAY_SLO.ttft:g} s to the first token and {DAY_SLO.tpot:g} s between tokens",
-        ["fleet", "most replicas", "replica hours", "$ per day", "requests within the SLO"],
+        ["fleet", "most replicas", "replica hours", "$ per day", "within the SLO"],
         rows,
         note="Regions: a third of the requests each, 8 hours apart. Models: a day each, 12 hours apart.",
     )
@@ -291,7 +291,7 @@ def mixed_cards(lab: Lab) -> None:
     )
     lab.table(
         "Llama-3 8B, code, 12 requests/s",
-        ["fleet", "requests within the SLO"],
+        ["fleet", "within the SLO"],
         [[name, percent(share)] for name, share in kept.items()],
     )
     lab.record(mixed=kept)

@@ -18,8 +18,8 @@ def test_script(run_script):
     assert (
         day["by the queue, cold start 30 s"][0] < 30 and day["by tokens per second, cold start 30 s"][0] < 30
     )
-    assert day["two models: 2 replicas for each"][0] == pytest.approx(96, abs=0.1)
-    assert day["two models: by tokens, 3 cards for both"][0] < 60
+    assert day["two models, 2 replicas each"][0] == pytest.approx(96, abs=0.1)
+    assert day["two models share 3 GPUs, by tokens"][0] < 60
     found = [float(found.strip("%")) for _, found, *_ in results["levels"]]
     assert found == sorted(found) and found[1] > 1.5 * found[0]
     alone, by_number, by_speed = results["mixed"].values()
