@@ -32,13 +32,17 @@ MERGES = Exercise(
         "pairs-step-by-two": {PAIRS: "zip(tokens[::2], tokens[1::2])"},
         "pairs-last-missing": {PAIRS: "zip(tokens, tokens[1:-1])"},
         "pairs-wrap-around": {PAIRS: "zip(tokens[-1:] + tokens, tokens)"},
-        "pairs-without-order": {PAIRS: f"map(tuple, map(sorted, {PAIRS}))"},
+        "pairs-without-order": (
+            {PAIRS: f"map(tuple, map(sorted, {PAIRS}))"},
+            {PAIRS: "zip(tokens[1:], tokens)"},
+        ),
         # As str.count does: "aaa" holds "aa" once. Or two tokens are skipped after an equal pair: "aab" has no "ab".
         "pairs-overlap-left-out": (
             _skipping("last = None if pair == last and pair[0] == pair[1] else pair"),
             _skipping("last = None if last and last[0] == last[1] else pair"),
         ),
         "pairs-counted-once": {"counts.get(pair, 0) + 1": "1"},
+        "pairs-one-too-many": {"counts.get(pair, 0)": "counts.get(pair, 1)"},
     },
     merge={
         "merge-nothing": {MATCH: "tokens[i : i + 2] == pair"},

@@ -44,7 +44,12 @@ EXERCISE = Exercise(
         "chat-words-left-out": {WORDS: f"{{message['content'].replace('{END}', '').replace('{START}', '')}}"},
         "chat-words-trimmed": {WORDS: "{message['content'].strip()}"},
         "chat-no-line-break": {r' + encode("\n")': ""},
-        "chat-no-generation-prompt": {PROMPT: "if False:"},
+        "chat-no-generation-prompt": ({PROMPT: "if False:"}, {f" + {ANSWER}": ""}),
+        "chat-mark-left-out": (
+            {f"start + {MESSAGE}": MESSAGE},
+            {" + end": ""},
+            {f"start + {ANSWER}": ANSWER},
+        ),
         "chat-always-a-prompt": {PROMPT: "if True:"},
         "chat-prompt-without-line-break": {ANSWER: 'encode("assistant")'},
         "chat-answer-is-over": {ANSWER: f"{ANSWER} + end"},

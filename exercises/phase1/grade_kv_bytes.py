@@ -22,6 +22,7 @@ EXERCISE = Exercise(
     kv_bytes={
         "kv-only-one-of-two": {"return 2 * config": "return config"},
         "kv-query-heads": QUERY_HEADS,
+        "kv-factor-missing": ({" * kv_heads": ""}, {" * head_dim": ""}),
         "kv-one-layer": {' * config["num_hidden_layers"]': ""},
         "kv-head-dim-ignored": NO_HEAD_DIM,
         "kv-width-over-kv-heads": {"// heads": "// kv_heads"},

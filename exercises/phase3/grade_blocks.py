@@ -124,6 +124,7 @@ SLOTS = Exercise(
     slots={
         "logical-as-physical": {"block_table[token // block_size]": "token // block_size"},
         "block-id-not-multiplied": {"physical * block_size": "physical"},
+        "place-in-block-forgotten": {" + token % block_size": ""},
         "starts-at-token-zero": {TOKENS: "range(num_tokens)"},
         "runs-on-past-the-block": {"return found": "return list(range(found[0], found[0] + num_tokens))"},
         "quotient-and-rest-swapped": {

@@ -50,6 +50,7 @@ EXERCISE = Exercise(
             {ENDS: "range(block_size, len(token_ids) + 2, block_size)"},  # if one is lacking
             When(lambda got, want, *_: any(len(a) > len(b) for a, b in zip(got, want))),
         ),
+        "full-block-not-named": {ENDS: "range(block_size, len(token_ids), block_size)"},
         "parent-is-not-the-block-before": {"hash_block(parent,": 'hash_block(names[0] if names else b"",'},
         "order-lost": {TOKENS: f"[sum({TOKENS})]"},
         "tokens-run-together": {

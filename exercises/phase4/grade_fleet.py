@@ -25,7 +25,7 @@ LITTLES_LAW = Exercise(
         "as-arrivals-see-it": {f"{INSIDE} / {SECONDS}": f"sum({SEEN}) / len(requests)"},
     },
     running={
-        "step-of-one": {"each * n": "each"},
+        "step-of-one": ({"each * n": "each"}, {" + each * n": ""}),
         "step-of-the-fullest": {"each * n": "each * most"},
         "weights-for-each": {STAY: "tokens * n * (fixed + each)"},
         "one-step-each": {STAY: "fixed + each * n"},
@@ -36,7 +36,7 @@ LITTLES_LAW = Exercise(
         "most-for-never": {"return 0": "return most"},
     },
     highest_rate={
-        "step-of-one": {"each * most": "each"},
+        "step-of-one": ({"each * most": "each"}, {" + each * most": ""}),
         "weights-for-each": {KNEE: "most / (tokens * most * (fixed + each))"},
         "tokens-a-second": {KNEE: "most / (fixed + each * most)"},
         "one-request": {KNEE: "1 / (tokens * (fixed + each * most))"},

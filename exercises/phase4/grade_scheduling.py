@@ -16,6 +16,10 @@ ONE_STEP = Exercise(
     "p4e1_one_step",
     share_budget={
         "budget-per-request": {"budget -= n": "pass"},
+        "over-the-budget": (
+            {f"min({LAG}, budget)": LAG},
+            {f"min({LAG}, budget)\n        plan": f"{LAG}\n        plan"},
+        ),
         "lag-ignores-computed": {LAG: "request.num_tokens"},
         "waiting-first": {
             "in running:": "in waiting[: max_num_seqs - len(running)]:",
@@ -220,6 +224,7 @@ CHUNKS = Exercise(
         "threshold-for-one-alone": {THRESHOLD: "if threshold:"},
         "threshold-of-nothing": {THRESHOLD: "if not alone:"},
         "cuts-anyway": {TOO_MUCH: "if False:"},
+        "whole-prompts-only": {TOO_MUCH: "if n > budget:"},
         "over-the-budget": {"return min(n, budget)": "return n"},
         "threshold-only-with-chunks": {THRESHOLD: "if threshold and chunked and not alone:"},
         "waits-before-the-threshold": {
