@@ -48,7 +48,7 @@ OPTIONS = (  # where `dest` is given, it is the name that the engine, or `make_s
     ("--host", "address to listen on: 127.0.0.1 for this machine only, 0.0.0.0 for all (127.0.0.1)", dict(default="127.0.0.1")),
     ("--port", "0: any that is free (8000)", dict(type=whole(0, 65535), default=8000)),
     ("--api-key", "calls of /v1, /tokenize and /detokenize must carry it: Authorization: Bearer KEY; /health, /metrics, "
-     "/version, /load and /ping answer without it (vLLM guards /v1 only)", {}),
+     "/version, /load and /ping answer without it (vLLM leaves /tokenize and /detokenize open, too)", {}),
     ("--served-model-name", "the model's name for clients (as it was given)", {}),
     ("--dtype", "of weights and sums (bfloat16)", dict(default="bfloat16", choices=["float32", "bfloat16", "float16"])),
     ("--device", "auto: a GPU if there is one (auto)", dict(default="auto", choices=["auto", "cpu", "cuda"])),
@@ -86,7 +86,7 @@ OPTIONS = (  # where `dest` is given, it is the name that the engine, or `make_s
      dict(action="append", default=[], metavar="MODULE.CLASS")),
     ("--replicas", "engines; more than one run as actors of Ray (pip install ray) on this machine, or where RAY_ADDRESS says (1)",
      dict(type=whole(1, 1000), default=1)),
-    ("--router", "rule that chooses the replica of a request (prefix-aware)", dict(choices=list(ROUTERS), default="prefix-aware")),
+    ("--router", "rule that chooses the replica of a request (prefix-aware)", dict(choices=list(ROUTERS))),
     ("--tensor-parallel-size -tp", "processes that share each layer of the model (1)", dict(type=MANY, default=1)),
     ("--pipeline-parallel-size -pp", "groups of them that share the layers (1)", dict(type=MANY, default=1)),
     ("--enable-expert-parallel -ep", "of a mixture, processes that share a layer hold whole experts, and not a slice of each",
@@ -128,7 +128,10 @@ def serve(a: argparse.Namespace) -> int:
             "--enable-auto-tool-choice needs --tool-call-parser: say how the model writes calls down"
         )
     a.tool_call_parser = a.tool_call_parser if a.enable_auto_tool_choice else None
-    a.router, a.speculative_config = ROUTERS[a.router](), SpeculativeConfig.of(a.speculative_config)
+    if a.router is not None and a.replicas == 1:
+        raise LabError("--router chooses among replicas: add --replicas 2 or more, or leave it out")
+    a.router = ROUTERS[a.router or "prefix-aware"]()
+    a.speculative_config = SpeculativeConfig.of(a.speculative_config)
     own = {
         "host", "port", "api_key", "shutdown_timeout", "middleware", "allowed_origins", "allowed_hosts", "enable_auto_tool_choice"
     }  # fmt: skip

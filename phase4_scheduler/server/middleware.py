@@ -20,7 +20,7 @@ from phase4_scheduler.server.encoding import JsonResponse
 class ApiKey:
     """Middleware: whatever takes a body needs `Authorization: Bearer KEY`, and so does all of /v1.
 
-    vLLM guards /v1 and /v2 only: there any client can have texts tokenised.
+    vLLM guards /v1, /v2, /inference and /cohere: there any client can have texts tokenised.
     """
 
     GUARDED = ("/v1", "/tokenize", "/detokenize")

@@ -27,12 +27,14 @@ def test_origins_that_are_no_list_are_one_line(capsys, wrong):
 
 
 @pytest.mark.parametrize(
-    ("option", "says"),
+    ("options", "says"),
     [
-        ("--replicas=2", "the steps of one engine: leave out --replicas"),
-        ("--api-key=secret", "leave out --api-key or --enable-step-events"),  # steps name all users' requests
+        ("--enable-step-events --replicas=2", "the steps of one engine: leave out --replicas"),
+        # Steps name all users' requests.
+        ("--enable-step-events --api-key=secret", "leave out --api-key or --enable-step-events"),
+        ("--router=round-robin", "add --replicas 2 or more"),
     ],
 )
-def test_steps_are_told_of_one_engine_without_a_key(option, says):
+def test_options_that_do_not_go_together_are_one_line(options, says):
     with pytest.raises(LabError, match=says):
-        serve(build_parser().parse_args(["nowhere", "--enable-step-events", option]))
+        serve(build_parser().parse_args(["nowhere", *options.split()]))
