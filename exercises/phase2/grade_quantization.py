@@ -88,7 +88,7 @@ OUTLIER = Exercise(
         "mend-not-rounded": {".round()": ""},
         "mend-rounded-down": ({".round()": ".trunc()"}, {".round()": ".floor()"}),
         "mend-codes": {"codes * scales": "codes"},
-        "mend-another-range": tuple({"/ 127": f"/ {most}"} for most in (128, 255, 256, 127.5, 7, 15)),
+        "mend-another-range": tuple({"/ 127": f"/ {most}"} for most in (128, 255, 256, 127.5, 7, 15, 1)),
         "mend-nan": ({".clamp(min=1e-30)": ""}, When(lambda got, *_: bool(got.isnan().any()))),
         "mend-wrong-column": {"[:, column]": "[column]"},
     },

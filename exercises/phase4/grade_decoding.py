@@ -56,6 +56,7 @@ VERIFIED = Exercise(
     verify={
         "resamples-from-p": {LEFT: "a"},
         "resamples-from-q": {LEFT: "max(b - a, 0)"},
+        "weights-below-zero": {LEFT: "a - b"},
         "greedy-comparison": {REJECTED: "p[j].index(max(p[j])) != x"},
         "reuses-the-point": {REDRAWN: "[*drafts[:j], draw(left, points[j])]"},
         "no-bonus-token": {BONUS: "drafts"},

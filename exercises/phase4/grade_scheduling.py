@@ -82,7 +82,10 @@ PREEMPTION = Exercise(
                 plan = [part for part in plan if part[0] is not victim]
                 index -= first"""
         },
-        "blocks-not-freed": {"pool.free(victim)": "victim is request and pool.free(victim)"},
+        "blocks-not-freed": (
+            {"pool.free(victim)": "victim is request and pool.free(victim)"},
+            {"pool.free(victim)": "pass"},
+        ),
         "keeps-computed": {"victim.num_computed_tokens = 0": "pass"},
         "victim-at-the-tail": {QUEUED: "waiting.append(victim)"},
         "queue-out-of-order": {
@@ -93,7 +96,11 @@ PREEMPTION = Exercise(
         "computes-without-blocks": {"if got_blocks:": "if True:"},
         "admits-after-preemption": {"not preempted and ": ""},
         "admits-what-does-not-fit": {", must_fit=request.num_tokens": ""},
-        "budget-per-request": {ADMITTED: "plan.append((request, n))"},
+        "budget-per-request": (
+            {ADMITTED: "plan.append((request, n))"},
+            {"budget -= n": "pass"},
+            {f"min({LAG}, budget)": LAG},
+        ),
         "limit-ignored": {" and len(running) < max_num_seqs": ""},
         "admitted-and-idle": {ADMITTED: "budget -= n"},
         "jumps-the-queue": {
@@ -113,12 +120,17 @@ PREEMPTION = Exercise(
                 plan = [part for part in plan if part[0] is not victim]
 {NO_ROOM}"""
         },
-        "forgets-what-is-cached": {
-            f"waiting[0]\n        n = min({LAG}": "waiting[0]\n        n = min(request.num_tokens"
-        },
+        "forgets-what-is-cached": (
+            {f"waiting[0]\n        n = min({LAG}": "waiting[0]\n        n = min(request.num_tokens"},
+            {LAG: "request.num_tokens"},
+        ),
         "parts-of-nothing": (
             {EACH_RUNNING: "while index < len(running):"},
             When(lambda got, *_: any(n <= 0 for _, n in got["computed"])),
+        ),
+        "blocks-too-few": (
+            {"request.num_computed_tokens + n": "n"},
+            {"request.num_computed_tokens + n": "request.num_computed_tokens"},
         ),
         "blocks-for-later": (
             {"request.num_computed_tokens + n, must_fit": "request.num_tokens, must_fit"},

@@ -169,6 +169,7 @@ TRANSFER = Exercise(
     },
     num_computed={
         "nothing-left-to-compute": {"num_tokens - 1": "num_tokens"},
+        "blocks-not-tokens": {"num_good * block_size": "num_good"},
         "more-than-there-are": {LEFT: "num_good * block_size"},
         "a-whole-block-again": {
             LEFT: "num_good * block_size if num_good * block_size < num_tokens else (num_good - 1) * block_size"
