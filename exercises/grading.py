@@ -13,22 +13,13 @@ from typing import Any
 
 from exercises.capstone import parts
 from exercises.judging import boxes, progress
-from exercises.judging.comparing import same, show
+from exercises.judging.comparing import show
 from exercises.judging.judge import Exercise
 from exercises.judging.sandbox import judge_safely
-from exercises.judging.verdict import NotAttempted, NotYet, Stopped, Verdict
+from exercises.judging.verdict import NotYet, Stopped, Verdict
 from labkit.errors import LabError
 
-__all__ = [
-    "Exercise",
-    "NotAttempted",
-    "NotYet",
-    "Verdict",
-    "check",
-    "hint",
-    "same",
-    "show",
-]
+__all__ = ["Exercise", "NotYet", "Verdict", "check", "hint"]
 
 
 def check(name: str = "", *answers: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from exercises.grading import same, show
+from exercises.judging.comparing import same, show
 from exercises.judging.judge import Exercise, When
 
 # ---------------------------------------------------------------------- 2.0 scores by a product, probabilities by softmax

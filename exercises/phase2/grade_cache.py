@@ -7,7 +7,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from exercises.grading import same
+from exercises.judging.comparing import same
 from exercises.judging.judge import Exercise, When
 
 FULL = "room for 4 tokens: 3 come, then 2, which do not fit, then 1"

@@ -4,8 +4,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from exercises.grading import NotYet
 from exercises.judging.judge import Exercise
+from exercises.judging.verdict import NotYet
 
 # ---------------------------------------------------------------------- 4.9 Little's law
 

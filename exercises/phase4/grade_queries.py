@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import promql_parser as ast
 
-from exercises.grading import NotYet, show
+from exercises.judging.comparing import show
 from exercises.judging.judge import Exercise
+from exercises.judging.verdict import NotYet
 from exercises.phase4.recorded_drills import Minute, minutes_of
 from exercises.phase4.two_causes import after_a_day, at_another_pace, while_idle
 from phase4_scheduler.server.drills import query

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from exercises.grading import NotYet
+from exercises.judging.verdict import NotYet
 
 NAMES = ("bob", "alice", "carol", "dan", "erin", "frank", "grace", "heidi")
 Plan = list[tuple[str, int]]

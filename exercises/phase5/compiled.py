@@ -4,8 +4,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from exercises.grading import NotYet
 from exercises.judging.engine_runs import passed, refuse
+from exercises.judging.verdict import NotYet
 from exercises.phase5.grade_decode import counted, given, make_case
 from exercises.phase5.launching import body_of, decode_arguments
 from phase5_real_gpu.compiling import Compiled, compile_cases, compile_kernel

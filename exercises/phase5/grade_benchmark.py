@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from exercises.grading import NotYet, show
+from exercises.judging.comparing import show
 from exercises.judging.judge import Exercise, When
+from exercises.judging.verdict import NotYet
 from exercises.phase5.benchmark_records import CARD, WORDS, Card, Record, make_record
 
 TOO_FAST = ("cache", "no wait", "no wait, small")

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from exercises.grading import NotAttempted
 from exercises.judging.judge import Exercise, Raised, When
 from exercises.judging.sources import handed_out
+from exercises.judging.verdict import NotAttempted
 from exercises.phase5.launching import body_of, decode_arguments, launch_in_far_blocks, launch_interpreted
 from phase5_real_gpu.ladder import count_loads
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from exercises.grading import NotYet
 from exercises.judging.judge import Exercise, When
+from exercises.judging.verdict import NotYet
 
 Merge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exercises.grading import NotAttempted, NotYet
 from exercises.judging.answers import name_the_trouble, watch
+from exercises.judging.verdict import NotAttempted, NotYet
 from phase5_real_gpu.kernels.triton_setup import HAS_TRITON, INTERPRETED, tl
 
 DEVICE = "cuda" if HAS_TRITON and not INTERPRETED and torch.cuda.is_available() else "cpu"
