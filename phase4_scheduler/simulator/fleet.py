@@ -3,8 +3,8 @@
 Replicas know nothing of each other. They meet only where a request comes in: at that moment each has made all steps
 that began before, and the router looks at how many requests are still in flight.
 
-A prompt's blocks have names here (the hash ids of a trace), so no prompt is ever made up: two prompts share exactly
-the blocks whose names they share.
+A prompt's blocks have the names that the trace gives them (its hash ids), in place of hashes of their tokens: two prompts share
+exactly the blocks whose names they share.
 """
 
 from __future__ import annotations
