@@ -10,7 +10,6 @@ import numbers
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -73,7 +72,7 @@ def brief(name: str, args: Sequence[Any], function: Callable[..., Any]) -> str:
 
     parameters = list(inspect.signature(function).parameters)
     names = [f"{parameter}=" for parameter in parameters] if len(args) > 2 else [""] * len(args)
-    return f"{name}({', '.join(map(add, names, map(text, args)))})"
+    return f"{name}({', '.join(n + text(arg) for n, arg in zip(names, args))})"
 
 
 def same(got: Any, expected: Any, tolerance: float = 1e-5) -> bool:
