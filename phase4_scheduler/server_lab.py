@@ -3,9 +3,8 @@
 `lab serve` lets any program be a user, and runs as two processes. The API process reads requests, converts between text
 and tokens, and writes to sockets. The engine process runs the steps. This lab starts that server, sends it requests as any client would, and reads its metrics.
 
-You will see why there are two processes, whether the words that come over the wire are the engine's own, where the
-wait for the first word comes from, how the hit rate of the prefix cache follows from lengths, what a full KV cache
-does, and which of an article's queries find anything in vLLM's metrics.
+You will see why there are two processes, where the wait for the first word comes from, how the hit rate of the prefix
+cache follows from lengths, what a full KV cache does, and which of an article's queries find anything in vLLM's metrics.
 
 `python phase4_scheduler/serve.py` is the server itself, `python phase4_scheduler/war_room.py` puts faults into it.
 """

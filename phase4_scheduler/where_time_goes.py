@@ -5,21 +5,15 @@ reads every key and value once, and samples the tokens. The time of each part ca
 the bandwidth of the memory.
 
 You will see a step by its parts, for 1, 16 and 64 users, and the gain of two changes: weights that are repacked
-once instead of at every step, and a kernel that reads keys and values where they lie. Then what does *not* cost anything: a queue a
-hundred times as long.
+once instead of at every step, and a kernel that reads keys and values where they lie.
 
 It runs at GPT-2's size with random weights, on the CPU: speed does not depend on the weights.
 """
 
 import argparse
 
-from labkit.lab import Lab, run_lab
-from phase4_scheduler.story.where_time_goes_story import growing_queue, two_changes
-
-
-def story(lab: Lab) -> None:
-    two_changes(lab)
-    growing_queue(lab)
+from labkit.lab import run_lab
+from phase4_scheduler.story.where_time_goes_story import two_changes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    return run_lab(story, __doc__, options=("dtype", "seed", "quick"), add_arguments=add_arguments, argv=argv)
+    return run_lab(
+        two_changes, __doc__, options=("dtype", "seed", "quick"), add_arguments=add_arguments, argv=argv
+    )
 
 
 if __name__ == "__main__":

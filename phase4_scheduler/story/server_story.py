@@ -1,4 +1,4 @@
-"""Chapters of server_lab.py: why two processes, the same words over the wire, the wait, the hit rate, reading speed."""
+"""Chapters of server_lab.py: why two processes, the wait, the hit rate, reading speed."""
 
 import asyncio
 import multiprocessing
@@ -109,45 +109,16 @@ def over_the_wire(lab: Lab) -> None:
     with running_server(
         a.model, "--dtype", a.dtype, "--max-num-seqs", str(MAX_NUM_SEQS), "--device", "cpu"
     ) as server:
-        same_words(lab, server)
         hit_rate(lab, server)
         where_the_wait_is(lab, server)
         what_queries_find(lab, server)
 
 
-def same_words(lab: Lab, server: RunningServer) -> None:
-    tokens = 20 if lab.quick else 60
-    lab.title("The same text")
-    lab.say(f"""`lab serve` runs now, at {server.address}. {len(BEGINNINGS)} clients ask at once, and read their answers as
-        they are written. The engine in this program answers the same prompts.""")
-    asked = dict(max_tokens=tokens, temperature=0)
-    bodies = [{"prompt": prompt, **asked} for prompt in BEGINNINGS.values()]
-    answers = asyncio.run(send_all(server.address, bodies))
-    own = load_engine(lab, max_num_seqs=MAX_NUM_SEQS).generate(
-        list(BEGINNINGS.values()), SamplingParams(**asked)
-    )
-    lab.predict(
-        claim="same-over-http",
-        question=f"answers of {len(bodies)} that are word for word the engine's own",
-        predicted=len(bodies),
-        measured=sum(answer.text == out.text for answer, out in zip(answers, own, strict=True)),
-        # In 16 bit, sums in another order may be rounded to another token.
-        kind="structure" if lab.args.dtype == "float32" else "timing",
-    )
-    written = server.metrics()["vllm:generation_tokens_total"]
-    lab.predict(
-        claim="counted-tokens",
-        question="does the server count exactly the tokens that the clients were told of?",
-        predicted=True,
-        measured=written == sum(answer.usage["completion_tokens"] for answer in answers),
-    )
-
-
 def hit_rate(lab: Lab, server: RunningServer) -> None:
     users, block = 8, 16
     lab.title("The hit rate depends on the lengths")
-    lab.say(f"""{users} users, one after another. All their prompts begin with the same system prompt of 64 tokens, and
-        go on differently: in a chat with 32 tokens, in a question about a document with 192. The first user's
+    lab.say(f"""`lab serve` runs now, at {server.address}. {users} users come, one after another. All their prompts begin with the
+        same system prompt of 64 tokens, and go on differently: in a chat with 32 tokens, in a question about a document with 192. The first user's
         prompt is computed whole. After that the 64 tokens are found in the cache, in whole blocks of {block}.""")
     for kind, own in (("chat", 32), ("documents", 192)):
         shared = [300 + own + i for i in range(64)]  # another system prompt for each kind

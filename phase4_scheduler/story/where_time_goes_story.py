@@ -1,6 +1,5 @@
 """The chapters of where_time_goes.py, and its figure."""
 
-import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -12,10 +11,10 @@ from torch import nn
 from labkit.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, TEAL, YELLOW, new_figure
 from labkit.lab import Lab
 from phase2_attention_kvcache.model import GPT2_124M, SamplingParams, Transformer
-from phase3_paged_attention.paging import BlockManager, PagedKVCache, compiled_kernel
+from phase3_paged_attention.paging import PagedKVCache, compiled_kernel
 from phase4_scheduler.cpu import prepare
 from phase4_scheduler.cpu.linear import CPULinear
-from phase4_scheduler.engine import EngineConfig, LLMEngine, Request, Scheduler, SchedulerConfig
+from phase4_scheduler.engine import EngineConfig, LLMEngine
 
 CONTEXT = 256
 PARTS = (
@@ -110,36 +109,6 @@ def draw(lab: Lab, before: dict[int, Parts], after: dict[int, Parts]) -> None:
     ax.set(xlabel="milliseconds", xlim=(0, 1.12 * max(sum(times.values()) for _, times in rows)))
     ax.legend(loc="upper right", fontsize=8.5)
     lab.figure(fig, "where_time_goes")
-
-
-def growing_queue(lab: Lab) -> None:
-    """A hundred times the waiting requests: the same step."""
-    lab.title("A queue that is a hundred times as long")
-    rows = []
-    for waiting in (100, 1_000, 10_000):
-        scheduler = Scheduler(SchedulerConfig(max_num_seqs=64), BlockManager(4097))
-        params = SamplingParams(temperature=0, max_tokens=500, ignore_eos=True)
-        for i in range(64 + waiting):
-            scheduler.add(Request(str(i), [i % 100] * 20, params))
-        times = []
-        for step in range(60):
-            began = time.perf_counter()
-            output = scheduler.schedule()
-            scheduler.update(output, [[5] if s.samples else [] for s in output.scheduled])
-            if step >= 10:
-                times.append(1e6 * (time.perf_counter() - began))
-        rows.append([waiting, statistics.median(times)])
-    lab.predict(
-        claim="queue-length",
-        question="deciding a step with 10,000 waiting / with 100 waiting",
-        predicted=(0.3, 3),
-        between=True,
-        measured=rows[-1][1] / rows[0][1],
-        unit="x",
-        kind="timing",
-        note="The scheduler reads only the head of the queue. If it read the whole queue, this would be near 100.",
-    )
-    lab.table("Scheduling a step for 64 running requests", ["waiting", "microseconds"], rows)
 
 
 # ---------------------------------------------------------------------- a stopwatch around the parts of a running engine

