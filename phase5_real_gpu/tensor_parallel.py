@@ -6,9 +6,9 @@ the other. Here both happen, with real processes: two stages of two ranks, each 
 joined by torch.distributed. The engine, its scheduler and the model's code are the ones you know.
 
 You will see: what each rank holds and has read of the file, the same tokens as from one process, every call between the ranks
-counted and held against a formula. Then a mixture of experts, shared in two ways: each expert cut, or the experts dealt out. And
-last what wires make of it: how fast 1 to 8 cards are over NVLink, PCIe and a network, from all-reduces that others have measured.
-On this machine no speed is shown: two cores do not get faster by being split.
+counted and held against a formula. Then how unevenly the ranks work if the experts of a mixture are dealt out. And last what
+wires make of it: how fast 1 to 8 cards are over NVLink, PCIe and a network, from all-reduces that others have measured. On this
+machine no speed is shown: two cores do not get faster by being split.
 
     python phase5_real_gpu/tensor_parallel.py
     python phase5_real_gpu/tensor_parallel.py --tensor-parallel-size 4 --pipeline-parallel-size 1

@@ -27,14 +27,6 @@ class Handler(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         pass
 
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        page = Path(self.directory, "404.html")
-        # It stands in for addresses of any depth: its links count from the top.
-        if code == 404 and page.is_file():
-            text = page.read_text(encoding="utf-8").replace("<head>", '<head><base href="/">', 1)
-            self.error_message_format = text.replace("%", "%%")
-        super().send_error(code, message, explain)
-
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-cache")  # a page that was built anew is seen anew
         super().end_headers()

@@ -195,14 +195,6 @@ def draw(lab: Lab, e: Embeddings, name: str) -> None:
     similarity = vectors @ vectors.T
     within, across = within_and_across(similarity, labels)
     points, kept = pca_2d(vectors)
-    lab.predict(
-        "related-words",
-        f"are words of one group ({', '.join(groups)}) nearer to each other than words of two groups?",
-        predicted=True,
-        measured=within > across,
-        kind="timing",  # it depends on the training
-        note=f"Mean cosine {within:.2f} within a group, {across:.2f} across.",
-    )
     finding = (
         "Words of a kind lie together" if within > across + 0.02 else "Words of a kind do not lie together"
     )

@@ -153,10 +153,6 @@ PYTHON_GPU = decode_case("decode-b1-512", "decode, 1 user x 512", [512])
 CPU_DECODE = decode_case(
     "cpu-decode-b16-512", "decode, 16 users x 512", [512] * 16, heads=GPT2, dtype="float32"
 )
-CPU_SKEWED = replace(
-    CPU_DECODE, name="cpu-decode-skewed", title="decode, 16 unequal",
-    context_lens=tuple(skewed_lengths(16, 16 * 512)),
-)  # fmt: skip
 CPU_DECODE_B1 = decode_case("cpu-decode-b1-8k", "decode, 1 user x 8k", [8 * K], heads=GPT2, dtype="float32")
 CPU_PREFILL = AttentionCase("cpu-prefill-1k", "prefill, 1k tokens", (K,), (K,), GPT2, "float32")
 PYTHON_CPU = decode_case("cpu-decode-b1-1k", "decode, 1 user x 1k", [K], heads=GPT2, dtype="float32")

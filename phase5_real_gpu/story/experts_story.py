@@ -14,13 +14,10 @@ from labkit.figures import COLORS, INK, new_figure
 from labkit.lab import Lab
 from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
 from phase2_attention_kvcache.story.small_families import write_small_model
-from phase4_scheduler.engine import EngineConfig, LLMEngine
-from phase4_scheduler.simulator import step_traffic
-from phase5_real_gpu.parallel import MultiprocExecutor, Place
-from phase5_real_gpu.story.parallel_story import DTYPE, NUMBER_BYTES, answers, engine_alone
+from phase5_real_gpu.parallel import Place
+from phase5_real_gpu.story.parallel_story import DTYPE, engine_alone
 
-RANKS = 2
-MORE_RANKS = 4  # whose work is worked out from a run in one process
+RANKS = 4  # whose work is worked out from a run in one process
 MIXTURE = dict(
     num_hidden_layers=2, head_dim=8, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=24, norm_topk_prob=True,
 )  # fmt: skip
@@ -31,45 +28,19 @@ GROUPS = (1, 2, 4, 8, 16, 32, 64)  # users that decode together
 
 def the_experts(lab: Lab) -> None:
     lab.title("A mixture of experts")
-    lab.say(f"""A mixture can be shared in two ways. Every expert is cut as any other MLP is, and each rank holds a slice of all. Or no
+    lab.say("""A mixture can be shared in two ways. Every expert is cut as any other MLP is, and each rank holds a slice of all. Or no
         expert is cut, and each rank holds some of them: expert parallelism. Each rank has the router and the same vectors, so it knows which tokens
-        want its experts, and the sum behind the layer adds up what the ranks have found. The model here has random weights, and the
-        numbers of Qwen3-30B-A3B: 128 experts per layer, 8 per token. {RANKS} ranks share it, in both ways.""")
+        want its experts, and the sum behind the layer adds up what the ranks have found. Memory and communication are the same in both
+        ways; the work of each rank differs. The model here has random weights, and the numbers of Qwen3-30B-A3B: 128 experts per layer, 8
+        per token.""")
     params = SamplingParams(temperature=0, max_tokens=8 if lab.quick else 24, ignore_eos=True)
     with TemporaryDirectory() as name:
-        folder = Path(name)
-        write_small_model("qwen3_moe", folder, MIXTURE)
-        model = Transformer.from_pretrained(folder, DTYPE, lab.device)
-        config = model.config
-        prompts = lab.rng().integers(0, config.vocab_size, (USERS, PROMPT)).tolist()
+        write_small_model("qwen3_moe", Path(name), MIXTURE)
+        model = Transformer.from_pretrained(name, DTYPE, lab.device)
+        prompts = lab.rng().integers(0, model.config.vocab_size, (USERS, PROMPT)).tolist()
         chosen = record_choices(model)
-        expected, steps = answers(engine_alone(model, NUM_BLOCKS), prompts, params)
-        equal, weights, nbytes = 0, [], []
-        for whole_experts in (False, True):
-            executor = MultiprocExecutor(folder, DTYPE, lab.device, RANKS, 1, whole_experts)
-            engine_config = EngineConfig(num_blocks=NUM_BLOCKS)
-            engine = LLMEngine(executor.model, None, engine_config, executor=executor)
-            executor.traffic()  # from here on it counts
-            found, _ = answers(engine, prompts, params)
-            equal += sum(a == b for one, many in zip(expected, found) for a, b in zip(one, many))
-            weights.append(executor.facts[0].weight_bytes)
-            nbytes.append(executor.traffic()[0]["all_reduce"][1])
-            executor.shutdown()
-    total = 2 * sum(map(len, expected))
-    lab.predict(
-        "expert-tokens", f"of {total:,} greedy tokens, in both ways, how many are the same as from one process", total, equal
-    )  # fmt: skip
-    formula = sum(step_traffic(config, n, 1, RANKS, 1, NUMBER_BYTES)["all_reduce"].nbytes for n in steps)
-    lab.predict(
-        "expert-bytes", "do the bytes of the all-reduces equal the dense model's formula, both ways", [formula] * 2, nbytes,
-        note="What crosses is a sum of vectors, and it does not matter how many experts have added to it.",
-    )  # fmt: skip
-    lab.predict(
-        "expert-weights", "half of the experts whole, against half of each expert: how many times the weights",
-        1.0, weights[1] / weights[0],
-        note="Memory and communication are the same in both ways. The shapes of the matrices differ, and the work of each rank.",
-    )  # fmt: skip
-    who_has_the_work(lab, config, chosen)
+        engine_alone(model, NUM_BLOCKS).generate(prompts, params)
+    who_has_the_work(lab, model.config, chosen)
 
 
 def record_choices(model: Transformer) -> list[Tensor]:
@@ -96,8 +67,8 @@ def who_has_the_work(lab: Lab, config: ModelConfig, chosen: Sequence[Tensor]) ->
     lab.say("""Slices are the same work for each rank. With whole experts a rank has as much to do as its experts are wanted, and the
         others wait for it at the sum. The choices are those of the run in one process.""")
     lab.predict(
-        "expert-load", f"one user, 8 of 128 experts, dealt out to {MORE_RANKS} ranks: how many of the 8 has the busiest rank, on average",
-        8 / MORE_RANKS * imbalance(by_chance, 1, MORE_RANKS), 8 / MORE_RANKS * imbalance(together, 1, MORE_RANKS), tolerance=0.1,
+        "expert-load", f"one user, 8 of 128 experts, dealt out to {RANKS} ranks: how many of the 8 has the busiest rank, on average",
+        8 / RANKS * imbalance(by_chance, 1, RANKS), 8 / RANKS * imbalance(together, 1, RANKS), tolerance=0.1,
         note="Expected: as if each token chose at random. A share each would be 2.",
     )  # fmt: skip
     measured = {t: [imbalance(together, users, t) for users in GROUPS] for t in SHARED_BY}

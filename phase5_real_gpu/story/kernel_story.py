@@ -91,17 +91,13 @@ def on_cpu(lab: Lab, bench: Bench) -> None:
     )  # fmt: skip
     jobs = (
         (cases.CPU_DECODE, [peers.COMPILED, peers.GATHER, peers.SDPA]),
-        (cases.CPU_SKEWED, [peers.COMPILED]),
         (cases.CPU_DECODE_B1, [peers.COMPILED, peers.SDPA]),
         (cases.CPU_PREFILL, [peers.PROMPT]),
         (cases.PYTHON_CPU, [peers.COMPILED, peers.PYTHON]),
     )
     for case, runners in lab.progress(jobs, "checking and timing"):
         run_case(bench, case, runners)
-    main, skewed, gather = (
-        bench.found.get(name)
-        for name in (cases.CPU_DECODE.name, cases.CPU_SKEWED.name, f"gather-{cases.CPU_DECODE.name}")
-    )
+    main, gather = (bench.found.get(way + cases.CPU_DECODE.name) for way in ("", "gather-"))
     if main:
         lab.predict(
             "cpu-decode-bandwidth",
@@ -110,14 +106,6 @@ def on_cpu(lab: Lab, bench: Bench) -> None:
             note=f"""{main.details['bytes'] / 1e6:.0f} MB have to be read: {main.floor / 1e3:.1f} ms at
                 {bench.limits.read_gb_s:.0f} GB/s. It took {main.value / 1e3:.1f} ms. An implementation that copies first
                 reads, writes and reads each byte again: it cannot come to more than a third.""",
-        )  # fmt: skip
-    if main and skewed:
-        lens = cases.CPU_SKEWED.context_lens
-        lab.predict(
-            "cpu-skewed-against-uniform", "unequal lengths, the same total: how many times as long as equal lengths",
-            predicted=(0.7, 1.6), between=True, measured=round(skewed.value / main.value, 2), unit="x", kind="timing",
-            note=f"Lengths from {min(lens)} to {max(lens):,} tokens. Cores that are done early wait for the one with the "
-            "longest contexts.",
         )  # fmt: skip
     against_python(lab, bench, "compiled-vs-python", cases.PYTHON_CPU, "the compiled kernel")
     lab.title("All figures")

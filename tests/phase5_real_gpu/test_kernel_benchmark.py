@@ -242,7 +242,7 @@ def test_script_on_a_cpu(run_script, tmp_path):
     report = run_script(kernel_benchmark, *argv, figures=["kernel_benchmark"])
     assert report["claims"]["triton-vs-python"]["verdict"] == "needs a GPU"
     found = {m["name"]: m for m in report["results"]["measurements"]}
-    wanted = {"cpu-decode-b16-512", "gather-cpu-decode-b16-512", "sdpa-cpu-decode-b16-512", "cpu-decode-skewed",
+    wanted = {"cpu-decode-b16-512", "gather-cpu-decode-b16-512", "sdpa-cpu-decode-b16-512",
               "cpu-decode-b1-8k", "sdpa-cpu-decode-b1-8k", "cpu-prefill-1k", "cpu-decode-b1-1k",
               "python-cpu-decode-b1-1k", "read-bandwidth", "copy-bandwidth", "matmul-float32", "launch"}  # fmt: skip
     assert wanted == set(found) and not report["results"]["left_out"]

@@ -144,19 +144,8 @@ def recording() -> Recording:
     """With chunks, a queue, prefix hits, a preemption, and a request that comes late."""
     run = cramped_run()
     assert run.events[-1]["free_blocks"] == 13  # all but the null block
+    assert all(any(event[what] for event in run.events) for what in ("preempted", "hit"))
     return run
-
-
-def test_the_recording_holds_what_the_users_saw(recording):
-    engine = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu")
-    for name, request in recording.requests.items():
-        tokens = sum(name in event["said"] for event in recording.events)
-        params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
-        alone = engine.generate(request["prompt"], params)
-        assert alone[0].text == recording.texts[name]
-    assert any(event["preempted"] for event in recording.events)
-    assert any(event["hit"] for event in recording.events)
-    assert not {"time", "seconds"} & set(recording.events[0])
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -26,13 +25,6 @@ def address(tmp_path):
 def test_modules_are_served_as_what_they_are(address, name, kind):
     with urlopen(address + name) as answer:
         assert answer.headers["Content-Type"] == kind and int(answer.headers["Content-Length"]) > 0
-
-
-def test_an_unknown_address_gets_the_page_for_it(address, tmp_path):
-    (tmp_path / "404.html").write_text("<head></head>not here: 100%", encoding="utf-8")
-    with pytest.raises(HTTPError, match="404") as caught:
-        urlopen(address + "a/b.html")
-    assert caught.value.read() == b'<head><base href="/"></head>not here: 100%'
 
 
 def test_a_port_that_is_taken_is_one_line(tmp_path):
