@@ -1,4 +1,4 @@
-"""The chapters of disaggregation.py: what is handed over, losses, and where it is worth it."""
+"""The chapters of disaggregation.py: what is handed over, and where it is worth it."""
 
 from __future__ import annotations
 
@@ -41,13 +41,6 @@ def make_engines(number: int, max_tokens: int) -> tuple[DisaggregatedEngine, Req
     return DisaggregatedEngine(alone.model, config), requests, expected
 
 
-def finish(engine: DisaggregatedEngine, answers: dict[str, list[int]]) -> None:
-    """Steps until all requests are answered."""
-    while engine.requests:
-        for new in engine.step():
-            answers[new.request_id] += new.token_ids
-
-
 def hand_over(lab: Lab) -> None:
     lab.title("What the prefill side sends to the decode side")
     lab.say("""A prompt ends where its keys and values are computed. To write the answer, no more of it is needed. So the prefill side
@@ -58,7 +51,9 @@ def hand_over(lab: Lab) -> None:
     connector, before = engine.decode.scheduler.connector, 0
     for name, (prompt, params) in requests.items():
         engine.add(name, prompt, params)
-        finish(engine, answers)
+        while engine.requests:
+            for new in engine.step():
+                answers[new.request_id] += new.token_ids
         read = connector.num_blocks_loaded - before
         rows.append([name, len(prompt), -(-len(prompt) // BLOCK_SIZE) - read, read, read * BLOCK_BYTES / 1e6])
         before = connector.num_blocks_loaded
@@ -92,32 +87,6 @@ def num_wrong(expected: list[list[int]], answers: dict[str, list[int]]) -> int:
     return sum(
         abs(len(a) - len(b)) + sum(x != y for x, y in zip(a, b))
         for a, b in zip(expected, answers.values(), strict=True)
-    )
-
-
-def losses(lab: Lab) -> None:
-    lab.title("If one side fails")
-    lab.say("""Eight answers are being written. The prefill side is lost with all that it holds, and then the decode side. From then on
-        the decode side computes prompts itself; and what it was writing when it was lost is asked for once more, without
-        what clients have seen already.""")
-    engine, requests, expected = make_engines(8, 60)
-    answers: dict[str, list[int]] = {name: [] for name in requests}
-    for number, (name, (prompt, params)) in enumerate(requests.items()):
-        if number == 4:
-            engine.lose_prefill()  # in the middle of the first four prompts
-        engine.add(name, prompt, params)
-        for new in engine.step():
-            answers[new.request_id] += new.token_ids
-    while sum(map(len, answers.values())) < 100:
-        for new in engine.step():
-            answers[new.request_id] += new.token_ids
-    engine.lose_decode()
-    finish(engine, answers)
-    lab.predict(
-        claim="pd-deaths",
-        question="both sides were lost, in the middle of eight answers: how many tokens are lost, doubled or wrong?",
-        predicted=0,
-        measured=num_wrong(expected, answers),
     )
 
 

@@ -185,5 +185,5 @@ def test_blocks_read_after_the_end_of_the_lease_do_not_count():
 @pytest.mark.proof
 def test_script(run_script):
     report = run_script(disaggregation, figures=["disaggregation_map"])
-    assert {"pd-same-tokens", "pd-bytes", "pd-deaths", "pd-contention"} <= report["claims"].keys()
+    assert {"pd-same-tokens", "pd-bytes", "pd-contention"} <= report["claims"].keys()
     assert report["results"]["blocks_read"][0] > max(report["results"]["blocks_read"][1:])
