@@ -167,14 +167,6 @@ def tell_precisions(lab: Lab, shapes: list[ModelShape]) -> None:
     in_q6_k = sum(t.size for t in llama7b.tensors() if q4_k_m_type(t, llama7b) == "Q6_K")
     share = in_q6_k / llama7b.num_parameters
     mixed = (1 - share) * q4_k + share * q6_k
-    lab.predict(
-        "q4-k-m-bits",
-        f"bits per weight of Llama-2 7B in Q4_K_M? ({share:.1%} of its weights are Q6_K)",
-        predicted=mixed,
-        measured=8 * weight_bytes(llama7b, "Q4_K_M") / llama7b.num_parameters,
-        tolerance=0.001,
-        note="Measured tensor by tensor; norms stay FP32. '4-bit' weights take a fifth more than 4 bits.",
-    )
     sizes = [weight_bytes(llama7b, p) for p in ("FP16", "INT8", "Q4_K_M")]
     lab.predict(
         "7b-by-precision",

@@ -20,15 +20,6 @@ def tell_parameters(lab: Lab, model: Transformer) -> None:
         best match is the most probable next token.""")
 
     lab.title("Where the parameters are")
-    if c.family == "gpt2":
-        lab.predict(
-            "parameters-of-blocks",
-            "parameters in the layers, by the rule 12 x layers x width^2",
-            predicted=12 * c.num_layers * c.d_model**2,
-            measured=sum(p.numel() for p in model.blocks.parameters()),
-            tolerance=0.02,
-            note="Per layer: 4 squares in attention (q, k, v, out), 8 in the MLP (up to 4 widths and back).",
-        )
     parts = c.parameters_by_part()
     total = sum(parts.values())
     lab.table(
