@@ -56,6 +56,24 @@ def _widen(x):
     return lambda x: np.float32(x)
 
 
+def narrow(x, array):
+    """The inverse: a float32, rounded to the number format of an array (ties to even)."""
+    raise NotImplementedError("only compiled code calls it")
+
+
+@overload(narrow, inline="always")
+def _narrow(x, array):
+    if array.dtype != types.uint16:
+        return lambda x, array: np.float32(x)
+
+    def upper_half(x, array):
+        bits = np.float32(x).view(np.uint32)
+        odd = (bits >> np.uint32(16)) & np.uint32(1)
+        return np.uint16((bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
+
+    return upper_half
+
+
 @njit(fastmath=True, cache=True, error_model="numpy")
 def exp(x):
     """e ** x, float32, within one part in four million. Compiled for 8 or 16 numbers at a time, which `np.exp` is not.
@@ -81,7 +99,7 @@ def attend_part(
     """Attention of one query token over its share of a request's blocks. Writes `acc`, `largest` and `total`.
 
     Args:
-        q: float32 [num_heads, head_dim].
+        q: [num_heads, head_dim], float32, or bfloat16 as uint16.
         k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], float32, or bfloat16 as uint16.
         table: int32, the request's blocks. context_len: its tokens, the query token included.
         window: tokens that the query sees. split, num_splits: which share of the blocks.
@@ -97,6 +115,10 @@ def attend_part(
     share = (end - first_block + num_splits - 1) // num_splits
     first = first_block + split * share
     largest[:], total[:], acc[:] = np.float32(-1e30), np.float32(0), np.float32(0)
+    query = np.empty(q.shape, np.float32)
+    for head in range(num_heads):
+        for i in range(head_dim):
+            query[head, i] = widen(q[head, i])
     scores, shrink = np.empty((num_heads, block_size), np.float32), np.empty(num_heads, np.float32)
     flat = scores.reshape(-1)
     for logical in range(first, min(end, first + share)):
@@ -109,9 +131,9 @@ def attend_part(
             for kv in range(num_kv_heads):
                 key = keys[t, kv]
                 for head in range(kv * group, kv * group + group):
-                    query, s = q[head], np.float32(0)
+                    s = np.float32(0)
                     for i in range(head_dim):
-                        s += query[i] * widen(key[i])
+                        s += query[head, i] * widen(key[i])
                     scores[head, t] = s
         for i in range(len(flat)):
             flat[i] *= scale
@@ -154,48 +176,47 @@ def paged_decode_cpu(
     """One query token for each request. Writes `out`.
 
     Args:
-        q, out: float32 [B, num_heads, head_dim].
+        q, out: [B, num_heads, head_dim], float32, or bfloat16 as uint16.
         k_cache, v_cache, scale, softcap: as for `attend_part`.
         block_tables: int32 [B, most blocks]. context_lens: int32 [B], the query token included.
         window: tokens that a query sees, itself included; EVERYTHING: all.
         num_splits: parts into which each context is cut.
     """
     batch, num_heads, head_dim = q.shape
-    accs = np.empty((batch if num_splits > 1 else 0, num_splits, num_heads, head_dim), np.float32)
+    accs = np.empty((batch, num_splits, num_heads, head_dim), np.float32)
     largests = np.empty((batch, num_splits, num_heads), np.float32)
     totals = np.empty((batch, num_splits, num_heads), np.float32)
     for item in prange(batch * num_splits):
         b, split = item // num_splits, item % num_splits
-        acc = out[b] if num_splits == 1 else accs[b, split]
         attend_part(
             q[b], k_cache, v_cache, block_tables[b], context_lens[b], window, split, num_splits, scale, softcap,
-            acc, largests[b, split], totals[b, split],
+            accs[b, split], largests[b, split], totals[b, split],
         )  # fmt: skip
         if num_splits == 1:
-            for head in range(num_heads):
-                share = np.float32(1) / totals[b, 0, head]
-                for i in range(head_dim):
-                    acc[head, i] *= share
+            merge_parts(accs[b], largests[b], totals[b], out[b])
     if num_splits > 1:
         for b in range(batch):
-            for head in range(num_heads):
-                merge_parts(accs[b, :, head], largests[b, :, head], totals[b, :, head], out[b, head])
+            merge_parts(accs[b], largests[b], totals[b], out[b])
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
 def merge_parts(accs, largests, totals, out):
-    """One head's parts put together. accs: [num_splits, head_dim]. largests, totals: [num_splits]. out (written): [head_dim]."""
-    largest, total = np.float32(-1e30), np.float32(0)
-    for split in range(len(totals)):
-        largest = max(largest, largests[split])
-    out[:] = np.float32(0)
-    for split in range(len(totals)):
-        shrink = exp(largests[split] - largest)
-        total += shrink * totals[split]
-        for i in range(len(out)):
-            out[i] += shrink * accs[split, i]
-    for i in range(len(out)):
-        out[i] /= total
+    """The parts of a request put together. accs: [num_splits, num_heads, head_dim]. largests, totals: [num_splits, num_heads]. out
+    (written): [num_heads, head_dim].
+    """
+    wide = np.empty(out.shape[1], np.float32)
+    for head in range(len(out)):
+        largest, total = np.float32(-1e30), np.float32(0)
+        for split in range(len(totals)):
+            largest = max(largest, largests[split, head])
+        wide[:] = np.float32(0)
+        for split in range(len(totals)):
+            shrink = exp(largests[split, head] - largest)
+            total += shrink * totals[split, head]
+            for i in range(len(wide)):
+                wide[i] += shrink * accs[split, head, i]
+        for i in range(len(wide)):
+            out[head, i] = narrow(wide[i] / total, out)
 
 
 def splits_for(batch: int) -> int:
@@ -216,7 +237,7 @@ class CompiledDecode:
     """Decode steps of a paged cache with the kernel: from tensors to its arrays and back."""
 
     def __init__(self, storage: KVStorage, rules: Sequence[AttentionRule]) -> None:
-        self.rules = [as_numbers(rule) for rule in rules]
+        self.dtype, self.rules = storage.data.dtype, [as_numbers(rule) for rule in rules]
         self.k_cache = [stored_bits(layer) for layer in storage.k_cache]
         self.v_cache = [stored_bits(layer) for layer in storage.v_cache]
 
@@ -225,8 +246,10 @@ class CompiledDecode:
         self.block_tables, self.context_lens = block_tables, context_lens
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
-        out = torch.empty(q.shape, dtype=torch.float32)
         stored = (self.k_cache[layer], self.v_cache[layer], self.block_tables, self.context_lens)
-        queries = q.float().contiguous().numpy()
-        paged_decode_cpu(queries, *stored, *self.rules[layer], splits_for(len(q)), out.numpy())
+        queries = q.to(self.dtype).contiguous()
+        out = torch.empty_like(queries)
+        paged_decode_cpu(
+            stored_bits(queries), *stored, *self.rules[layer], splits_for(len(q)), stored_bits(out)
+        )
         return out.to(q.dtype)

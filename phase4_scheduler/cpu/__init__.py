@@ -7,6 +7,8 @@ the model's tree of modules. Without it the engine runs the model as it is, with
     linear.py        the ways
     few_rows.py      one of them: our own kernel for weights in 32, 16, 8 and 4 bits
     tiles.py         how its weights lie in memory
+    blocks.py        the layers, with compiled functions between the linear ones
+    fused.py         these functions
     backend.py       all of it around a model
     runner.py        runs it, on the cores that other programs leave
 """

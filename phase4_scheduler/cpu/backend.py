@@ -7,10 +7,12 @@ import torch
 from torch import nn
 
 from labkit.machine import memory_bytes
-from phase2_attention_kvcache.model.layers import GeluMLP
+from phase2_attention_kvcache.model.layers import Blocks, GeluMLP, SwiGLUMLP
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear
-from phase4_scheduler.cpu.linear import CPUGeluMLP, float_linear, quantized_linear
+from phase3_paged_attention.paging import compiled_kernel
+from phase4_scheduler.cpu.blocks import CPUBlock, CPUBlocks, CPUGeluMLP, CPUSwiGLUMLP
+from phase4_scheduler.cpu.linear import float_linear, quantized_linear
 
 SMALL = 1 << 15  # weights of a matrix: below this no choice can be felt, so the layer stays as it is
 COPY_SHARE = 0.25  # of the machine's memory: so much may copies of the weights take
@@ -33,34 +35,46 @@ def prepare(model: Transformer) -> Transformer:
             made[id(module)] = _convert(module)
         return made[id(module)]
 
-    def is_plain(module: nn.Module) -> bool:
-        return (
-            type(module) is nn.Linear and module.weight.dtype == model.dtype and is_large(module.weight.shape)
-        )
+    def linear(module: nn.Module, gelu: bool = False) -> nn.Module | None:
+        if type(module) is nn.Linear and module.weight.dtype == model.dtype and is_large(module.weight.shape):
+            return float_linear(module.weight, module.bias, *room, gelu)
+        if type(module) is QuantizedLinear and is_large(module.shape):
+            return quantized_linear(module, model.dtype, room[0], gelu)
+        return None
 
     def _convert(module: nn.Module) -> nn.Module:
-        if is_plain(module):
-            return float_linear(module.weight, module.bias, *room)
-        if type(module) is GeluMLP and is_plain(module.up):
-            up = float_linear(module.up.weight, module.up.bias, *room, gelu=True)
-            return CPUGeluMLP(module, up, convert(module.down))
-        if type(module) is QuantizedLinear and is_large(module.shape):
-            return quantized_linear(module, model.dtype, room[0]) or module
+        if (found := linear(module)) is not None:
+            return found
+        if type(module) is GeluMLP and (up := linear(module.up, gelu=True)) is not None:
+            return twin_of(module, CPUGeluMLP, {"up": up, "down": convert(module.down)})
         children = {name: convert(child) for name, child in module.named_children()}
         if all(child is module._modules[name] for name, child in children.items()):
             return module
-        twin = copy.copy(module)
-        twin._modules = module._modules | children
-        return twin
+        kind = type(module)
+        if compiled_kernel() is not None:
+            if kind is Blocks and all(map(CPUBlock.knows, module)):
+                kind, children = (
+                    CPUBlocks,
+                    {name: twin_of(block, CPUBlock, {}).read_weights() for name, block in children.items()},
+                )
+            elif kind is SwiGLUMLP:
+                kind = CPUSwiGLUMLP
+        return twin_of(module, kind, children)
 
     found = convert(model)
     table = model.token_table
     if model.head is None and type(table) is nn.Embedding and is_large(table.weight.shape):
         if found is model:
-            found = copy.copy(model)
-            found._modules = dict(model._modules)
+            found = twin_of(model, Transformer, {})
         found.head = float_linear(table.weight, None, *room)
     return found
+
+
+def twin_of(module: nn.Module, kind: type[nn.Module], children: dict[str, nn.Module]) -> nn.Module:
+    """A copy with other children, which may be of another class."""
+    twin = copy.copy(module)
+    twin.__class__, twin._modules = kind, module._modules | children
+    return twin
 
 
 def is_large(shape: Sequence[int]) -> bool:

@@ -5,7 +5,7 @@ matrix multiplication is made for many rows; for one it can be slower than plain
 scale for 32 weights (Q4_0), nor on every processor one for bfloat16. `tiles.py` says how the weights lie in memory.
 """
 
-from phase3_paged_attention.compiled.cpu_kernel import widen  # isort: skip  before numba, see there
+from phase3_paged_attention.compiled.cpu_kernel import narrow, widen  # isort: skip  before numba, see there
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from numba import njit, prange
 from torch import Tensor
 
 from phase2_attention_kvcache.quantization.quantized_formats import GROUP
+from phase3_paged_attention.paging.kv_storage import stored_bits
 from phase4_scheduler.cpu.tiles import TILE, Matrix
 
 
@@ -58,38 +59,48 @@ def unpack(weights, scale, out):
             out[TILE * i + j] = widen(weights[TILE * i + j]) * scale[j]
 
 
+@njit(fastmath=True, cache=True, error_model="numpy")
+def multiply_tile(x, weights, scales, zeros, sums):
+    """The outputs of a tile, without bias. x: float32 [N, in]. sums (written): float32 [N, 64]. Others: a tile's part of a `Matrix`."""
+    in_words, work = weights.shape[1] < GROUP * TILE, np.empty(GROUP * TILE, np.float32)
+    sums[:] = np.float32(0)
+    for group in range(len(weights)):
+        stored, begin, end = weights[group], group * GROUP, (group + 1) * GROUP
+        scale, zero = scales[min(group, len(scales) - 1)], zeros[min(group, len(zeros) - 1)]
+        if in_words:
+            for n in range(len(x)):
+                add_codes(stored, scale, zero, x[n, begin:end], sums[n])
+        elif len(x) == 1:
+            part = work[:TILE]
+            part[:] = np.float32(0)
+            add_products(stored, x[0, begin:end], part)
+            for j in range(TILE):
+                sums[0, j] += part[j] * scale[j]
+        else:
+            unpack(stored, scale, work)
+            for n in range(len(x)):
+                add_products(work, x[n, begin:end], sums[n])
+
+
 @njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
-def multiply(x, weights, scales, zeros, bias, out):
-    """x @ weights.T + bias. x: float32 [N, in]. out (written): float32 [N, out]. Others: a `Matrix`."""
-    outputs, in_words = len(bias), weights.shape[2] < GROUP * TILE
+def multiply(inputs, weights, scales, zeros, bias, out):
+    """inputs @ weights.T + bias. inputs: [N, in], float32, or bfloat16 as uint16. out (written): [N, out]. Others: a `Matrix`."""
+    x = np.empty(inputs.shape, np.float32)
+    for n in range(len(x)):
+        for i in range(x.shape[1]):
+            x[n, i] = widen(inputs[n, i])
     for index in prange(len(weights)):
-        tile = np.int64(index)
+        tile, sums = np.int64(index), np.empty((len(x), TILE), np.float32)
         scale, zero = scales[min(tile, len(scales) - 1)], zeros[min(tile, len(zeros) - 1)]
-        sums, work = np.zeros((len(x), TILE), np.float32), np.empty(GROUP * TILE, np.float32)
-        for group in range(weights.shape[1]):
-            stored, begin, end = weights[tile, group], group * GROUP, (group + 1) * GROUP
-            s, z = scale[min(group, len(scale) - 1)], zero[min(group, len(zero) - 1)]
-            if in_words:
-                for n in range(len(x)):
-                    add_codes(stored, s, z, x[n, begin:end], sums[n])
-            elif len(x) == 1:
-                part = work[:TILE]
-                part[:] = np.float32(0)
-                add_products(stored, x[0, begin:end], part)
-                for j in range(TILE):
-                    sums[0, j] += part[j] * s[j]
-            else:
-                unpack(stored, s, work)
-                for n in range(len(x)):
-                    add_products(work, x[n, begin:end], sums[n])
+        multiply_tile(x, weights[tile], scale, zero, sums)
         first = tile * TILE
         for n in range(len(x)):
-            for j in range(min(TILE, outputs - first)):
-                out[n, first + j] = sums[n, j] + bias[first + j]
+            for j in range(min(TILE, len(bias) - first)):
+                out[n, first + j] = narrow(sums[n, j] + bias[first + j], out)
 
 
 def multiply_rows(x: Tensor, matrix: Matrix) -> Tensor:
     """A linear layer. x: [N, in] -> [N, out], in the number format of x."""
-    out = torch.empty(len(x), len(matrix.bias), dtype=torch.float32)
-    multiply(x.float().contiguous().numpy(), *matrix, out.numpy())
-    return out.to(x.dtype)
+    out = torch.empty(len(x), len(matrix[-1]), dtype=x.dtype)
+    multiply(stored_bits(x.contiguous()), *matrix, stored_bits(out))
+    return out

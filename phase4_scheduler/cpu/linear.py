@@ -7,13 +7,10 @@ packed32    the same on bfloat16 weights widened to float32: some processors com
 few rows    our own kernel (`few_rows.py`).
 """
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phase2_attention_kvcache.model.layers import GeluMLP
 from phase2_attention_kvcache.quantization.quantized_formats import GROUP
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear
 from phase3_paged_attention.paging import compiled_kernel
@@ -25,6 +22,20 @@ FEW = 16  # rows: the most that our kernel is taken for, whatever was measured o
 KINDS = {"int8", "q8_0", "int4", "q4_0"}  # the quantized formats that our kernel reads
 
 
+class FewRows:
+    """Our kernel with a matrix."""
+
+    def __init__(self, matrix: tiles.Matrix, gelu: bool = False) -> None:
+        from phase4_scheduler.cpu.few_rows import multiply_rows  # numba takes half a second to import
+
+        collapse_pages(matrix.weights.ctypes.data, matrix.weights.nbytes)
+        self.matrix, self.gelu, self.multiply = tuple(matrix), gelu, multiply_rows
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = self.multiply(x, self.matrix)
+        return F.gelu(out, approximate="tanh") if self.gelu else out
+
+
 class CPULinear(nn.Module):
     """As the linear layer that it was made from.
 
@@ -34,6 +45,7 @@ class CPULinear(nn.Module):
 
     Attributes:
         ways: by number of rows (a number between two of them counts as the larger), the name of the way.
+        few_rows: our kernel with the weights, or None. most_few_rows: up to so many rows it runs.
     """
 
     def __init__(self, ways: dict[str, Make], times: Times) -> None:
@@ -49,23 +61,15 @@ class CPULinear(nn.Module):
         self._few: list[Run] = [self._many]  # by number of rows, from 0
         for rows, way in self.ways.items():
             self._few += [runs[way]] * (rows + 1 - len(self._few))
+        self.few_rows = runs.get("few rows")
+        self.most_few_rows = next(
+            n for n, run in enumerate([*self._few[1:], None]) if run is not self.few_rows
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [N, in] -> [N, out]."""
         n = len(x)
         return (self._few[n] if n < len(self._few) else self._many)(x)
-
-
-class CPUGeluMLP(GeluMLP):
-    """An MLP whose first layer applies the activation."""
-
-    def __init__(self, mlp: GeluMLP, up: nn.Module, down: nn.Module) -> None:
-        nn.Module.__init__(self)
-        self.__dict__.update(mlp.__dict__ | {"_modules": {"up": up, "down": down}})
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: [N, d_model] -> [N, d_model]."""
-        return self.down(self.up(x))
 
 
 def float_linear(
@@ -81,15 +85,13 @@ def float_linear(
     weight = weight.detach().contiguous()
     bias = None if bias is None else bias.detach()
 
-    def plain(run: Run) -> Run:
-        return (lambda x: F.gelu(run(x), approximate="tanh")) if gelu else run
-
     def on(matrix: Tensor) -> Run:
-        return plain(lambda x: F.linear(x, matrix, bias))
+        run = lambda x: F.linear(x, matrix, bias)  # noqa: E731
+        return with_gelu(run) if gelu else run
 
     ways: dict[str, Make] = {"torch": lambda: on(weight)}
     if may_copy and weight.shape[1] % GROUP == 0 and compiled_kernel() is not None:
-        ways["few rows"] = lambda: plain(_few_rows(tiles.float_matrix(weight, bias)))
+        ways["few rows"] = lambda: FewRows(tiles.float_matrix(weight, bias), gelu)
     if may_copy and pack(weight[:1], bias=None) is not None:
         ways["packed"] = lambda: pack(weight, bias, gelu)
     if may_widen and weight.dtype == torch.bfloat16 and pack(weight[:1].float(), bias=None) is not None:
@@ -100,9 +102,11 @@ def float_linear(
     return CPULinear(ways, times)
 
 
-def quantized_linear(layer: QuantizedLinear, dtype: torch.dtype, may_copy: bool = True) -> CPULinear | None:
+def quantized_linear(
+    layer: QuantizedLinear, dtype: torch.dtype, may_copy: bool = True, gelu: bool = False
+) -> CPULinear | None:
     """A quantized layer. None where our kernel does not read its format. dtype: of the activations. may_copy: there is memory for
-    the weights in it: for many rows oneDNN on a copy is several times as fast as unpacking in each step.
+    the weights in it: for many rows oneDNN on a copy is several times as fast as unpacking in each step. gelu: as above.
     """
     kinds = {part.kind for part in layer.parts}
     if len(kinds) > 1 or not kinds <= KINDS or layer.shape[1] % GROUP or compiled_kernel() is None:
@@ -111,23 +115,21 @@ def quantized_linear(layer: QuantizedLinear, dtype: torch.dtype, may_copy: bool 
     names = layer.parts[0].planes
     planes = {name: torch.cat([part.planes[name] for part in layer.parts]) for name in names}
     bias = None if layer.bias is None else layer.bias.to(dtype)
-    ways: dict[str, Make] = {"few rows": lambda: _few_rows(tiles.quantized_matrix(kind, planes, layer.bias))}
+    few_rows = lambda: FewRows(tiles.quantized_matrix(kind, planes, layer.bias), gelu)  # noqa: E731
+    ways: dict[str, Make] = {"few rows": few_rows}
     if may_copy and pack(torch.zeros(1, layer.shape[1], dtype=dtype), bias=None) is not None:
         ways["packed"] = lambda: pack(
-            torch.cat([part.rows(slice(None)) for part in layer.parts]).to(dtype), bias
+            torch.cat([part.rows(slice(None)) for part in layer.parts]).to(dtype), bias, gelu
         )
     else:
-        ways["torch"] = lambda: layer.forward
+        ways["torch"] = lambda: with_gelu(layer.forward) if gelu else layer.forward
     name = f"{kind} for {str(dtype).removeprefix('torch.')}"
     copies = num_copies(layer.matrix_bytes) if "packed" in ways else 1
     return CPULinear(ways, measured_times(name, layer.shape, dtype, ways, copies))
 
 
-def _few_rows(matrix: NamedTuple) -> Run:
-    from phase4_scheduler.cpu.few_rows import multiply_rows  # numba takes half a second to import
-
-    collapse_pages(matrix.weights.ctypes.data, matrix.weights.nbytes)
-    return lambda x: multiply_rows(x, matrix)
+def with_gelu(run: Run) -> Run:
+    return lambda x: F.gelu(run(x), approximate="tanh")
 
 
 def pack(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Run | None:

@@ -12,9 +12,10 @@ from torch import nn
 from labkit.paths import ROOT
 from phase2_attention_kvcache.model import ModelConfig, SamplingParams, Transformer
 from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLinear, quantize_model
-from phase3_paged_attention.paging import PagedKVCache, StepLayout
-from phase4_scheduler.cpu import backend, choice, prepare, runner
-from phase4_scheduler.cpu.linear import CPULinear, largest
+from phase3_paged_attention.paging import PagedKVCache, StepLayout, compiled_kernel
+from phase4_scheduler.cpu import backend, choice, linear, prepare, runner
+from phase4_scheduler.cpu.blocks import CPUBlocks
+from phase4_scheduler.cpu.linear import FEW, CPULinear, largest
 from phase4_scheduler.engine import LLMEngine
 
 LLAMA = ModelConfig(
@@ -37,6 +38,10 @@ def make_model(family, dtype="float32", method=None):
         model = Transformer.from_pretrained("tales", dtype)
     else:
         model = Transformer.random(MIXTRAL if family == "mixtral" else replace(LLAMA, family=family), dtype)
+        torch.manual_seed(0)
+        for name, weight in model.named_parameters():
+            if name.endswith("norm.weight"):  # else all are 1, and one for another would not be noticed
+                weight.data.uniform_(0.5, 1.5)
     return model if method is None else quantize_model(model, method)
 
 
@@ -52,17 +57,46 @@ def step(model):
         ).double(), kv.storage.data.double()
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "mixtral"])
+def choose(monkeypatch, few_rows):
+    """Our kernel for every number of rows that it is taken for, or for none."""
+
+    def times(name, shape, dtype, ways, copies):
+        return {way: [0 if (way == "few rows") == few_rows else 1] * len(choice.ROWS) for way in ways}
+
+    monkeypatch.setattr(linear, "measured_times", times)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "gemma2", "mixtral"])
 @pytest.mark.parametrize("method", [None, "int8", "int4", "q8_0", "q4_0"])
-def test_the_same_numbers(family, method):
-    """With what is the fastest here. Only the last digits differ: sums go in another order.
+@pytest.mark.parametrize("few_rows", [True, False])
+def test_the_same_numbers(family, method, few_rows, monkeypatch):
+    """Only the last digits differ: sums go in another order.
 
     The bound: each addition rounds by half a unit in the last place, a sum has up to `d_ff` of them, and layers follow each other.
     """
+    choose(monkeypatch, few_rows)
     model = make_model(family, method=method)
+    prepared = prepare(model)
+    if (
+        type(prepared.blocks) is CPUBlocks
+    ):  # gemma2 normalizes in its own way, mixtral's layers have many matrices
+        most = {"gpt2": FEW, "llama": FEW, "qwen3": FEW, "mixtral": 0}[family] if few_rows else 0
+        assert {block.most_few_rows for block in prepared.blocks} == {most}
+    assert (type(prepared.blocks) is CPUBlocks) == (family != "gemma2" and compiled_kernel() is not None)
     bound = torch.finfo(torch.float32).eps / 2 * model.config.d_ff * model.config.num_layers
-    for ours, theirs in zip(step(prepare(model)), step(model)):
+    for ours, theirs in zip(step(prepared), step(model)):
         assert (ours - theirs).norm() < bound * theirs.norm()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3", "mixtral"])
+@pytest.mark.parametrize("few_rows", [True, False])
+def test_as_near_as_the_model(family, few_rows, monkeypatch):
+    """In bfloat16: no further from float64 than what the model itself computes, give or take half of it."""
+    choose(monkeypatch, few_rows)
+    model = make_model(family, "bfloat16")
+    exact = copy.deepcopy(model).double()
+    for ours, theirs, wanted in zip(step(prepare(model)), step(model), step(exact)):
+        assert (ours - wanted).norm() < 1.5 * (theirs - wanted).norm()
 
 
 @pytest.mark.parametrize("method", [None, "q8_0"])
