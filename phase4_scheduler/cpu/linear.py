@@ -45,7 +45,7 @@ class CPULinear(nn.Module):
 
     Attributes:
         ways: by number of rows (a number between two of them counts as the larger), the name of the way.
-        few_rows: our kernel with the weights, or None. most_few_rows: up to so many rows it runs.
+        times: as given. few_rows: returns our kernel with the weights, if it is one of the ways.
     """
 
     def __init__(self, ways: dict[str, Make], times: Times) -> None:
@@ -61,10 +61,9 @@ class CPULinear(nn.Module):
         self._few: list[Run] = [self._many]  # by number of rows, from 0
         for rows, way in self.ways.items():
             self._few += [runs[way]] * (rows + 1 - len(self._few))
-        self.few_rows = runs.get("few rows")
-        self.most_few_rows = next(
-            n for n, run in enumerate([*self._few[1:], None]) if run is not self.few_rows
-        )
+        self.times = times
+        # A layer may take our kernel for the sake of what lies between the matrix multiplications, see `blocks.py`.
+        self.few_rows = lambda: runs.get("few rows") or ways["few rows"]()
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [N, in] -> [N, out]."""

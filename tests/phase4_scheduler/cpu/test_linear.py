@@ -1,6 +1,7 @@
 """The CPU backend's linear layers: every way computes the same numbers, and the table decides which one runs."""
 
 import json
+import time
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(choice, "ROUNDS", 1)
     monkeypatch.setattr(choice, "SECONDS", 0)
     monkeypatch.setattr(choice, "COLD_BYTES", 0)
+    monkeypatch.setattr(choice, "seconds_of_others", lambda: 0)
     monkeypatch.setenv("INFERENCE_LAB_CACHE", str(tmp_path))
     choice._known.cache_clear()
     yield
@@ -126,6 +128,12 @@ def test_measured_once(monkeypatch):
     [key] = measured.load_measured()
     assert key == choice.file_key("float32", (64, 32))
     assert all(len(row) == len(ROWS) for row in measured.load_measured()[key].values())
+
+
+def test_a_busy_machine_is_measured_again(monkeypatch):
+    monkeypatch.setattr(choice, "seconds_of_others", time.perf_counter)  # one core is always taken
+    float_linear(torch.randn(64, 32), None)
+    assert measured.load_measured() == {}
 
 
 @pytest.mark.parametrize("content", ["no json", "[]", '{"x": 3}', None])
