@@ -23,13 +23,9 @@ PARTS = (
 Parts = dict[str, float]  # milliseconds of a step, by part
 
 
-def num_steps(lab: Lab) -> int:
-    return 4 if lab.quick else 15
-
-
 def two_changes(lab: Lab) -> None:
     """A step before and after: keys read in place, weights packed once."""
-    steps = num_steps(lab)
+    steps = 4 if lab.quick else 15
     batches = (1, 64) if lab.quick else (1, 16, 64)
     plain = Transformer.random(GPT2_124M, dtype=lab.args.dtype, seed=lab.seed)
     lab.title(f"A decode step at GPT-2's size, {lab.args.dtype}, {CONTEXT} tokens of context each")

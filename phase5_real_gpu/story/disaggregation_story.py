@@ -22,23 +22,7 @@ TIE = 0.1  # rates were tried in steps, once each: ratios so near to 1 name no w
 
 BLOCK_SIZE = 16
 BLOCK_BYTES = 2 * 6 * BLOCK_SIZE * 256 * 4  # keys and values, layers, tokens, numbers, bytes
-Requests = dict[str, tuple[list[int], SamplingParams]]
-
-
-def make_engines(number: int, max_tokens: int) -> tuple[DisaggregatedEngine, Requests, list[list[int]]]:
-    """Both engines; questions about one story, the same 200 tokens and an end of its own; and what one engine answers."""
-    alone = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", num_blocks=600)
-    text = (ROOT / "phase1_tokens_embeddings" / "texts" / "tales.txt").read_text(encoding="utf-8")
-    ids = alone.tokenizer.encode(text)
-    params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
-    requests = {
-        f"question {i + 1}": (ids[:200] + ids[300 + 40 * i : 330 + 45 * i], params) for i in range(number)
-    }
-    expected = [
-        output.token_ids for output in alone.generate([prompt for prompt, _ in requests.values()], params)
-    ]
-    config = EngineConfig(num_blocks=600, block_size=BLOCK_SIZE, max_num_seqs=32, max_num_batched_tokens=256)
-    return DisaggregatedEngine(alone.model, config), requests, expected
+TALES = ROOT / "phase1_tokens_embeddings" / "texts" / "tales.txt"
 
 
 def hand_over(lab: Lab) -> None:
@@ -46,10 +30,18 @@ def hand_over(lab: Lab) -> None:
     lab.say("""A prompt ends where its keys and values are computed. To write the answer, no more of it is needed. So the prefill side
         computes the prompt and keeps its blocks, and tells where they are and until when (the lease). The decode side gives the
         request blocks of its own, reads the others' into them between two steps, and says "done".""")
-    engine, requests, expected = make_engines(6, 24)
-    rows, answers = [], {name: [] for name in requests}
+    alone = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", num_blocks=600)
+    ids = alone.tokenizer.encode(TALES.read_text(encoding="utf-8"))
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    prompts = {
+        f"question {i + 1}": ids[:200] + ids[300 + 40 * i : 330 + 45 * i] for i in range(6)
+    }  # one story
+    expected = [output.token_ids for output in alone.generate(list(prompts.values()), params)]
+    config = EngineConfig(num_blocks=600, block_size=BLOCK_SIZE, max_num_seqs=32, max_num_batched_tokens=256)
+    engine = DisaggregatedEngine(alone.model, config)
+    rows, answers = [], {name: [] for name in prompts}
     connector, before = engine.decode.scheduler.connector, 0
-    for name, (prompt, params) in requests.items():
+    for name, prompt in prompts.items():
         engine.add(name, prompt, params)
         while engine.requests:
             for new in engine.step():
@@ -67,9 +59,12 @@ def hand_over(lab: Lab) -> None:
         claim="pd-same-tokens",
         question="six answers of 24 tokens: how many tokens differ from those of one engine?",
         predicted=0,
-        measured=num_wrong(expected, answers),
+        measured=sum(
+            abs(len(a) - len(b)) + sum(x != y for x, y in zip(a, b))
+            for a, b in zip(expected, answers.values(), strict=True)
+        ),
     )
-    blocks = [-(-len(prompt) // BLOCK_SIZE) for prompt, _ in requests.values()]
+    blocks = [-(-len(prompt) // BLOCK_SIZE) for prompt in prompts.values()]
     shared = 200 // BLOCK_SIZE
     lab.predict(
         claim="pd-bytes",
@@ -80,14 +75,6 @@ def hand_over(lab: Lab) -> None:
         note="All blocks of the first prompt, and of each other one those that it does not share.",
     )
     lab.record(blocks_read=[row[3] for row in rows])
-
-
-def num_wrong(expected: list[list[int]], answers: dict[str, list[int]]) -> int:
-    """Tokens that are lost, doubled or wrong."""
-    return sum(
-        abs(len(a) - len(b)) + sum(x != y for x, y in zip(a, b))
-        for a, b in zip(expected, answers.values(), strict=True)
-    )
 
 
 def the_map(lab: Lab) -> None:
