@@ -41,10 +41,6 @@ def list_drills(lab: Lab) -> None:
     )
 
 
-def claim_of(drill: Drill) -> str:
-    return f"war-room-{drill.number}"
-
-
 def draw_fault(drill: Drill, seed: int, faults: dict[str, Fault] | None = None) -> str:
     """The name of the fault that this seed draws."""
     return random.Random(f"{drill.number} {seed}").choice(sorted(faults or drill.faults))
@@ -67,8 +63,8 @@ def play_drill(lab: Lab, number: int | None) -> None:
             ask_in_promql(lab, stage)
         findings = investigate(drill.alarms, drill.causes, run.moments)
         lab.predict(
-            claim=claim_of(drill),
-            question=question_of(lab, drill),
+            claim=f"war-room-{drill.number}",
+            question=f"drill {drill.number}, seed {lab.seed}: the cause ({', '.join(c.name for c in drill.causes)})",
             predicted=findings.verdict,
             measured=run.cause,
             kind="timing",
@@ -81,10 +77,6 @@ def play_drill(lab: Lab, number: int | None) -> None:
             stage.recover()
             show_recovery(lab, run)
     lab.record(drill=drill.number, cause=run.cause, verdict=findings.verdict, window_seconds=window)
-
-
-def question_of(lab: Lab, drill: Drill) -> str:
-    return f"drill {drill.number}, seed {lab.seed}: the cause ({', '.join(c.name for c in drill.causes)})"
 
 
 def show_dashboard(lab: Lab, run: DrillRun) -> None:

@@ -36,10 +36,6 @@ SMALL = Plan(
 )  # fmt: skip
 
 
-def small_bench(**changes) -> Bench:
-    return Bench(LIMITS, "cpu", "float32", **changes)
-
-
 # ---------------------------------------------------------------------- cases and floors
 
 
@@ -90,7 +86,7 @@ def test_the_kernels_take_the_hollow_model(name):
 
 def test_every_figure_gets_its_name_and_its_tokens_and_is_saved():
     saved = []
-    bench = small_bench(save=lambda bench: saved.append(len(bench.found)))
+    bench = Bench(LIMITS, "cpu", "float32", save=lambda bench: saved.append(len(bench.found)))
     engine_runs.measure_model(bench, SMALL, SMALL_MODEL)
     endings = ("b1", "b3", "b5", "mixed4")
     assert set(bench.found) == {
