@@ -18,6 +18,8 @@ from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.engine import LLMEngine
 from phase4_scheduler.story.windows import BEGINNINGS, serve_in_windows
 
+EVERY = 4  # steps from one arrival to the next
+
 
 def story(lab: Lab) -> None:
     a = lab.args
@@ -31,9 +33,9 @@ def story(lab: Lab) -> None:
         for i, name in enumerate(users)
     }
     lab.title(f"{len(users)} users, {a.max_num_seqs} running at a time, one model")
-    lab.say(f"""A new user arrives every {a.every} steps. When {a.max_num_seqs} requests run, the next
+    lab.say(f"""A new user arrives every {EVERY} steps. When {a.max_num_seqs} requests run, the next
         ones wait, and are admitted as others finish.""")
-    texts, batch_sizes = serve_in_windows(lab, engine, users, params, a.every)
+    texts, batch_sizes = serve_in_windows(lab, engine, users, params, EVERY)
 
     lab.title("Were they really alone?")
     lab.predict(
@@ -68,9 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-num-seqs", type=whole(1, 1000), default=6, help="how many may run at a time (6)"
     )
     parser.add_argument("--tokens", type=whole(1, 10**6), default=50, help="least tokens of each story (50)")
-    parser.add_argument(
-        "--every", type=whole(1, 1000), default=4, help="steps from one arrival to the next (4)"
-    )
 
 
 def main(argv: list[str] | None = None) -> int:
