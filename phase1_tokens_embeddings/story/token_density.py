@@ -70,12 +70,6 @@ def characters_that_fit(tok: Tokenizer, text: str, tokens: int) -> int:
     return len(tok.decode(tok.encode(text * copies)[:tokens]))
 
 
-def share_of_blanks(tok: Tokenizer, text: str) -> float:
-    """The share of a text's tokens that hold nothing but spaces: in code, the indentation."""
-    ids = tok.encode(text)
-    return sum(not tok.token_bytes[i].strip(b" ") for i in ids) / len(ids)
-
-
 def draw_density(found: Mapping[str, Mapping[str, Density]], labels: Mapping[str, str]) -> Figure:
     """Density by text and vocabulary, and beside it the price of one story in three languages.
 

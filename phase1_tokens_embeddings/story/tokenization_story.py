@@ -182,7 +182,8 @@ def compare_density(lab: Lab, vocabularies: dict[str, Tokenizer], own: str) -> N
 
 
 def check_density(lab: Lab, gpt2: Tokenizer, found: dict[str, Density]) -> None:
-    blanks = token_density.share_of_blanks(gpt2, sample_text("code"))
+    code = gpt2.encode(sample_text("code"))
+    blanks = sum(not gpt2.token_bytes[i].strip(b" ") for i in code) / len(code)
     lab.predict(
         "density",
         "characters per token: English prose, technical text, Python code",

@@ -61,15 +61,12 @@ def _one(case: str, capability: int = MAIN_CARD) -> dict[str, Any]:
     return {"case": case, "dtype": dtype_for(capability), "capability": capability}
 
 
-def matrix_instructions(c: Compiled) -> str:
-    kinds = (("wgmma", c.wgmma), ("tcgen05", c.tcgen05), ("mma", c.mma))
-    return next((f"{count} {name}" for name, count in kinds if count), "-")
-
-
 def _row(name: str, c: Compiled) -> list[Any]:
     if c.error:
         return [name, *[None] * 8]
-    return [name, c.registers, f"{c.spills_in_loops} / {c.spills}", round(c.shared / KB), matrix_instructions(c), c.async_copies,
+    kinds = (("wgmma", c.wgmma), ("tcgen05", c.tcgen05), ("mma", c.mma))
+    matrix = next((f"{count} {kind}" for kind, count in kinds if count), "-")
+    return [name, c.registers, f"{c.spills_in_loops} / {c.spills}", round(c.shared / KB), matrix, c.async_copies,
             c.buffers or None, c.wide_loads, c.programs_per_multiprocessor]  # fmt: skip
 
 

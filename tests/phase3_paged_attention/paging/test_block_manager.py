@@ -222,10 +222,6 @@ TestMachine.settings = settings(max_examples=100, stateful_step_count=40)
 # ---------------------------------------------------------------------- single cases
 
 
-def free_ids(manager):
-    return [b.block_id for b in manager.allocator]
-
-
 def test_a_run_of_hits_ends_where_a_block_is_missing():
     """Blocks are uncached from anywhere in a chain; what lies behind them is of no use."""
     manager = BlockManager(10, 2)
@@ -257,7 +253,8 @@ def test_without_prefix_caching_nothing_is_found_and_nothing_is_named():
     table = admit(manager, [1, 2, 3])
     assert manager.match_prefix(BlockTable(), [1, 2, 3]) == []
     manager.free(table)
-    assert free_ids(manager) == [2, 1, 3, 4, 5]  # unhashed: to the front, the last one first
+    free = [b.block_id for b in manager.allocator]
+    assert free == [2, 1, 3, 4, 5]  # unhashed: to the front, the last one first
 
 
 @pytest.mark.parametrize(
