@@ -2,7 +2,7 @@
 
 A linear layer reads every weight once a step. With few users that reading is what a step waits for, so fewer bits make it
 faster, if turning codes into weights costs less than the reading that is saved. Here plain operators do it, a tile of
-rows at a time: readable, and right. A fast one for few rows is in the CPU backend (phase 4, `cpu/few_rows.py`).
+rows at a time: readable, and right. A fast one for few rows is in the CPU backend (phase 4, `cpu/kernels.py`).
 """
 
 from collections.abc import Sequence

@@ -5,10 +5,9 @@ the model's tree of modules. Without it the engine runs the model as it is, with
 
     choice.py        which way is the fastest, measured once
     linear.py        the ways
-    few_rows.py      one of them: our own kernel for weights in 32, 16, 8 and 4 bits
+    kernels.py       our compiled functions: one of the ways, and what lies between linear layers
     tiles.py         how its weights lie in memory
-    blocks.py        the layers, with compiled functions between the linear ones
-    fused.py         these functions
+    blocks.py        the layers around them
     backend.py       all of it around a model
     runner.py        runs it, on the cores that other programs leave
 """

@@ -4,7 +4,7 @@ torch       `F.linear` on the weights as they are; quantized weights are unpacke
 packed      oneDNN, with the weights rearranged once into the order that its kernel reads; of quantized weights a copy in 16 bits.
 packed32    the same on bfloat16 weights widened to float32: some processors compute in bfloat16 slower than in float32, and
             on others oneDNN has no bfloat16. It reads twice the bytes, so it wins with many rows.
-few rows    our own kernel (`few_rows.py`).
+few rows    our own kernel (`kernels.py`).
 """
 
 import torch
@@ -26,7 +26,7 @@ class FewRows:
     """Our kernel with a matrix."""
 
     def __init__(self, matrix: tiles.Matrix, gelu: bool = False) -> None:
-        from phase4_scheduler.cpu.few_rows import multiply_rows  # numba takes half a second to import
+        from phase4_scheduler.cpu.kernels import multiply_rows  # numba takes half a second to import
 
         collapse_pages(matrix.weights.ctypes.data, matrix.weights.nbytes)
         self.matrix, self.gelu, self.multiply = tuple(matrix), gelu, multiply_rows

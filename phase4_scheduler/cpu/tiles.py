@@ -1,4 +1,4 @@
-"""How the weights for `few_rows.py` lie in memory: in the order in which they are read.
+"""How the weights for `kernels.py` lie in memory: in the order in which they are read.
 
 They are kept in tiles of 64 outputs, [tiles, groups of 32 inputs, 32 inputs x 64 outputs]. Outputs lie side by side: one scale
 for each of them is applied to a whole register, and no sum goes across its lanes. A group is one flat row, so that the compiler

@@ -49,7 +49,7 @@ def make(outputs, inputs, dtype, bias=True):
 
 
 def few_rows(weight, bias):
-    from phase4_scheduler.cpu.few_rows import multiply_rows
+    from phase4_scheduler.cpu.kernels import multiply_rows
     from phase4_scheduler.cpu.tiles import float_matrix
 
     matrix = float_matrix(weight, bias)
@@ -87,7 +87,7 @@ def test_quantized(kind, rows):
     layer.bias = bias
     x = torch.randn(rows, 96)
     unpacked = torch.cat([part.rows(slice(None)) for part in parts])
-    from phase4_scheduler.cpu.few_rows import multiply_rows
+    from phase4_scheduler.cpu.kernels import multiply_rows
     from phase4_scheduler.cpu.tiles import quantized_matrix
 
     planes = {name: torch.cat([part.planes[name] for part in parts]) for name in parts[0].planes}

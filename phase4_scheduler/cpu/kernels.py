@@ -1,0 +1,217 @@
+"""The compiled functions of a step: linear layers for a few rows, and the operations between linear layers. All sums are float32.
+
+**Linear layers.** With one user a step reads every weight once and multiplies it once, so the speed of the memory is the limit. A
+library's matrix multiplication is made for many rows; for one it can be slower than plain reading, and it has none for 4 bits with a
+scale for 32 weights (Q4_0), nor on every processor one for bfloat16. `tiles.py` says how the weights lie in memory.
+
+**Between them.** In torch a norm is eight operations, a rotation six. Each takes microseconds to start, and more behind a matrix
+multiplication: that has filled the processor's caches with weights, so the code of what follows comes from memory again. Compiled, one
+function does all of it, and rounds once.
+
+Arrays of the model's numbers are float32, or bfloat16 as uint16.
+"""
+
+from phase3_paged_attention.compiled.cpu_kernel import exp, narrow, widen  # isort: skip  before numba, see there
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+from phase2_attention_kvcache.quantization.quantized_formats import GROUP
+from phase3_paged_attention.paging.kv_storage import stored_bits
+from phase4_scheduler.cpu.tiles import TILE, Matrix
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def add_products(weights, x, sums):
+    """sums[j] += sum over i of weights[i, j] x[i], for a group. weights: [32 x 64]. x: float32 [32]. sums: float32 [64]."""
+    # Eight inputs at a time: a sum is then read and written once for eight products.
+    for first in range(0, GROUP, 8):
+        for j in range(TILE):
+            s = np.float32(0)
+            for i in range(first, first + 8):
+                s += widen(weights[TILE * i + j]) * x[i]
+            sums[j] += s
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def code(word, i):
+    """16 + the 4-bit code i of a word, as float32: the code takes its place among the bits of the number 16. Nothing is converted."""
+    bits = (np.uint32(word) >> np.uint32(4 * i)) << np.uint32(19)
+    return np.uint32((bits & np.uint32(0x00780000)) | np.uint32(0x41800000)).view(np.float32)
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def add_codes(words, scale, zero, x, sums):
+    """The same for 4 bits, where a weight is (code - zero) x scale. words: [4 x 64]. scale: [64]. zero: uint8 [64]."""
+    total = np.float32(0)
+    for i in range(GROUP):
+        total += x[i]
+    for j in range(TILE):
+        s = -(np.float32(16) + np.float32(zero[j])) * total
+        for k in range(GROUP // 8):
+            word = words[TILE * k + j]
+            for i in range(8):
+                s += code(word, i) * x[8 * k + i]
+        sums[j] += s * scale[j]
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def unpack(weights, scale, out):
+    """The weights of a group as float32, for several rows to share. weights, out (written): [32 x 64]. scale: [64]."""
+    for i in range(GROUP):
+        for j in range(TILE):
+            out[TILE * i + j] = widen(weights[TILE * i + j]) * scale[j]
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def multiply_tile(x, weights, scales, zeros, sums):
+    """The outputs of a tile, without bias. x: float32 [N, in]. sums (written): float32 [N, 64]. Others: a tile's part of a `Matrix`."""
+    in_words, work = weights.shape[1] < GROUP * TILE, np.empty(GROUP * TILE, np.float32)
+    sums[:] = np.float32(0)
+    for group in range(len(weights)):
+        stored, begin, end = weights[group], group * GROUP, (group + 1) * GROUP
+        scale, zero = scales[min(group, len(scales) - 1)], zeros[min(group, len(zeros) - 1)]
+        if in_words:
+            for n in range(len(x)):
+                add_codes(stored, scale, zero, x[n, begin:end], sums[n])
+        elif len(x) == 1:
+            part = work[:TILE]
+            part[:] = np.float32(0)
+            add_products(stored, x[0, begin:end], part)
+            for j in range(TILE):
+                sums[0, j] += part[j] * scale[j]
+        else:
+            unpack(stored, scale, work)
+            for n in range(len(x)):
+                add_products(work, x[n, begin:end], sums[n])
+
+
+@njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
+def multiply(inputs, weights, scales, zeros, bias, out):
+    """inputs @ weights.T + bias. inputs: [N, in], float32, or bfloat16 as uint16. out (written): [N, out]. Others: a `Matrix`."""
+    x = np.empty(inputs.shape, np.float32)
+    for n in range(len(x)):
+        for i in range(x.shape[1]):
+            x[n, i] = widen(inputs[n, i])
+    for index in prange(len(weights)):
+        tile, sums = np.int64(index), np.empty((len(x), TILE), np.float32)
+        scale, zero = scales[min(tile, len(scales) - 1)], zeros[min(tile, len(zeros) - 1)]
+        multiply_tile(x, weights[tile], scale, zero, sums)
+        first = tile * TILE
+        for n in range(len(x)):
+            for j in range(min(TILE, len(bias) - first)):
+                out[n, first + j] = narrow(sums[n, j] + bias[first + j], out)
+
+
+@njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
+def add_and_norm(x, found, norm, normed):
+    """Add `found` to x, the residual stream, and write the norm of the sum. x (changed), normed (written): [N, d_model].
+
+    Args:
+        found: [N, d_model]; or [0, d_model]: nothing is added.
+        norm: weight and bias, float32 [d_model]; eps, float32; and 1 if the mean is subtracted (LayerNorm), 0 if not (RMSNorm).
+    """
+    weight, bias, eps, centered = norm
+    size = np.float32(x.shape[1])
+    for index in prange(len(x)):
+        row = np.int64(index)
+        stream, out, wide = x[row], normed[row], np.empty(x.shape[1], np.float32)
+        if len(found):
+            for i in range(len(wide)):
+                stream[i] = narrow(widen(stream[i]) + widen(found[row, i]), x)
+        total = square = np.float32(0)
+        for i in range(len(wide)):
+            wide[i] = widen(stream[i])
+            total += wide[i]
+        mean = centered * total / size
+        for i in range(len(wide)):
+            wide[i] -= mean
+            square += wide[i] * wide[i]
+        scale = np.float32(1) / np.sqrt(square / size + eps)
+        for i in range(len(wide)):
+            out[i] = narrow(wide[i] * scale * weight[i] + bias[i], x)
+
+
+@njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
+def norm_and_rotate(heads, num_heads, num_kv_heads, norms, cos, sin):
+    """Queries and keys, as `Attention` prepares them. heads (changed): [N, num_heads + 2 num_kv_heads, head_dim].
+
+    Args:
+        norms: the weights for queries and for keys, float32 [head_dim], and eps; eps below 0: no norm.
+        cos, sin: [N, head_dim / 2]; [N, 0]: nothing is done.
+    """
+    q_weight, k_weight, eps = norms
+    half = cos.shape[1]
+    num_rows = len(heads) if half else 0
+    for index in prange(num_rows):
+        row = np.int64(index)
+        for head in range(num_heads + num_kv_heads):
+            x, weight, scale = heads[row, head], q_weight if head < num_heads else k_weight, np.float32(1)
+            if eps >= 0:
+                square = np.float32(0)
+                for i in range(2 * half):
+                    square += widen(x[i]) * widen(x[i])
+                scale /= np.sqrt(square / np.float32(2 * half) + eps)
+            for i in range(half):
+                first = widen(x[i]) * scale * weight[i]
+                second = widen(x[half + i]) * scale * weight[half + i]
+                c, s = widen(cos[row, i]), widen(sin[row, i])
+                x[i] = narrow(first * c - second * s, x)
+                x[half + i] = narrow(second * c + first * s, x)
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def silu_and_multiply(gate_up, out):
+    """The activation of a `SwiGLUMLP`. gate_up: [N, 2 d_ff]. out (written): [N, d_ff]."""
+    for row in range(len(out)):
+        for i in range(out.shape[1]):
+            gate = widen(gate_up[row, i])
+            gate = widen(narrow(gate / (np.float32(1) + exp(-gate)), out))
+            out[row, i] = narrow(gate * widen(gate_up[row, out.shape[1] + i]), out)
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def gelu(x):
+    """In its tanh form, in place; tanh(s) = 1 - 2 / (e^2s + 1). x: [N, d_ff]."""
+    for row in range(len(x)):
+        for i in range(x.shape[1]):
+            v = widen(x[row, i])
+            s = np.float32(0.7978845608028654) * (v + np.float32(0.044715) * v * v * v)
+            half = np.float32(1) - np.float32(1) / (exp(np.float32(2) * s) + np.float32(1))
+            x[row, i] = narrow(v * half, x)
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def before_attention(x, found, norm, qkv, num_heads, num_kv_heads, norms, cos, sin, heads):
+    """What a layer does before attention, where our kernel multiplies. heads (written), others: as above. qkv: a `Matrix`."""
+    normed = np.empty_like(x)
+    add_and_norm(x, found, norm, normed)
+    multiply(normed, *qkv, heads.reshape(len(x), -1))
+    norm_and_rotate(heads, num_heads, num_kv_heads, norms, cos, sin)
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def after_attention(x, attended, out, norm, up, down):
+    """What it does after it: [N, d_model], to be added to x. attended: [N, q_size]. out, up, down: each a `Matrix`."""
+    found, normed = np.empty_like(x), np.empty_like(x)
+    multiply(attended, *out, found)
+    add_and_norm(x, found, norm, normed)
+    activated = np.empty((len(x), down[0].shape[1] * GROUP), x.dtype)
+    if len(up[3]) == activated.shape[1]:
+        multiply(normed, *up, activated)
+        gelu(activated)
+    else:
+        gate_up = np.empty((len(x), len(up[3])), x.dtype)
+        multiply(normed, *up, gate_up)
+        silu_and_multiply(gate_up, activated)
+    multiply(activated, *down, found)
+    return found
+
+
+def multiply_rows(x: Tensor, matrix: Matrix) -> Tensor:
+    """A linear layer. x: [N, in] -> [N, out], in the number format of x."""
+    out = torch.empty(len(x), len(matrix[-1]), dtype=x.dtype)
+    multiply(stored_bits(x.contiguous()), *matrix, stored_bits(out))
+    return out
