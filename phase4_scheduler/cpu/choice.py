@@ -87,7 +87,7 @@ def measure(ways: Mapping[str, Make], shape: Sequence[int], dtype: torch.dtype, 
             continue
         x, best = torch.ones(rows, inputs, dtype=dtype), dict.fromkeys(ways, float("inf"))
         began, rounds = time.perf_counter(), 0
-        taken = range(copies if rows <= 4 else min(2, copies))
+        taken = range(copies if rows <= 16 else min(2, copies))
         while rounds < ROUNDS or time.perf_counter() - began < SECONDS:
             for way, runs in made.items():
                 start = time.perf_counter()
