@@ -1,6 +1,6 @@
 """Which way of computing a linear layer is the fastest on this machine, measured once for each shape and number of rows.
 
-The result is kept (`labkit/measured.py`) if the machine was quiet, so that the next start measures nothing; `lab doctor` shows it. All ways compute the
+The result is kept (`labkit/measured.py`), so that the next start measures nothing; `lab doctor` shows it. All ways compute the
 same numbers but for the order of float32 sums, so a choice changes no more than the last digits.
 """
 
@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import psutil
@@ -19,7 +20,8 @@ from labkit.measured import keep_measured, load_measured
 ROWS = (1, 4, 16, 64, 256)  # measured; a number between two of them counts as the larger
 COLD_BYTES = 64 << 20
 ROUNDS, SECONDS = 4, 0.03  # for each number of rows, at least
-BUSY = 0.2  # of a core: if other programs take more, the times hold for this process alone, and the next one measures again
+BUSY = 0.2  # of a core: if other programs take more, the times hold for an hour, and are then measured again
+BUSY_HOLDS = 3600.0
 # Of one measurement: what would take longer is not measured, and the next smaller number decides.
 MOST_PRODUCTS = 1 << 31
 
@@ -40,12 +42,19 @@ def measured_times(
     """
     key = file_key(name, shape)
     times = _known().get(key)
-    if not is_complete(times, ways):
+    until = f"{key}, holds until"
+    if not is_complete(times, ways) or is_past(_known().get(until)):
         began, others = time.perf_counter(), seconds_of_others()
-        times = _known()[key] = measure(ways, shape, dtype, copies)
-        if seconds_of_others() - others < BUSY * (time.perf_counter() - began):
-            keep_measured({key: times})
+        times = measure(ways, shape, dtype, copies)
+        quiet = seconds_of_others() - others < BUSY * (time.perf_counter() - began)
+        found = {key: times, until: None if quiet else time.time() + BUSY_HOLDS}
+        _known().update(found)
+        keep_measured(found)
     return times
+
+
+def is_past(moment: object) -> bool:
+    return isinstance(moment, float) and moment < time.time()
 
 
 def seconds_of_others() -> float:
@@ -62,7 +71,7 @@ def file_key(name: str, shape: Sequence[int]) -> str:
 
 
 @cache
-def _known() -> dict[str, Times]:
+def _known() -> dict[str, Any]:
     return load_measured()
 
 

@@ -125,15 +125,21 @@ def test_measured_once(monkeypatch):
     choice._known.cache_clear()  # as another process would begin
     again = float_linear(torch.randn(64, 32), None)
     assert len(calls) == 1 and again.ways == first.ways
-    [key] = measured.load_measured()
+    key, _ = measured.load_measured()
     assert key == choice.file_key("float32", (64, 32))
     assert all(len(row) == len(ROWS) for row in measured.load_measured()[key].values())
 
 
-def test_a_busy_machine_is_measured_again(monkeypatch):
+def test_times_of_a_busy_machine_hold_for_a_while(monkeypatch):
+    calls, real = [], choice.measure
+    monkeypatch.setattr(choice, "measure", lambda *args: calls.append(1) or real(*args))
     monkeypatch.setattr(choice, "seconds_of_others", time.perf_counter)  # one core is always taken
-    float_linear(torch.randn(64, 32), None)
-    assert measured.load_measured() == {}
+    for seconds, wanted in ((0, 1), (0, 1), (choice.BUSY_HOLDS, 2)):
+        now = time.time() + seconds
+        monkeypatch.setattr(choice.time, "time", lambda now=now: now + 1)
+        choice._known.cache_clear()  # as another process would begin
+        float_linear(torch.randn(64, 32), None)
+        assert len(calls) == wanted
 
 
 @pytest.mark.parametrize("content", ["no json", "[]", '{"x": 3}', None])
