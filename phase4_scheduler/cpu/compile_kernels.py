@@ -1,4 +1,4 @@
-"""Compile the CPU kernels of a step, so that nobody waits for that later.
+"""Compile the CPU kernels of a step, so that no program waits for that later.
 
     python -m phase4_scheduler.cpu.compile_kernels
 
