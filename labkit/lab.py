@@ -75,7 +75,8 @@ class Lab:
 
         if "device" in self.args and self.device == "cuda":
             return f"{self.args.dtype}, {torch.cuda.get_device_name()}"
-        return f"{self.args.dtype}, {cpu_name()}, {(n := torch.get_num_threads())} thread{'s' * (n > 1)}"
+        threads = torch.get_num_threads()
+        return f"{self.args.dtype}, {cpu_name()}, {threads} thread{'' if threads == 1 else 's'}"
 
     # ------------------------------------------------------------------ showing
 

@@ -116,7 +116,7 @@ def tell_your_model(lab: Lab, shape: ModelShape, card: Card, precision: str) -> 
         rows,
         note=f"FP16 stands for BF16 too, FP8 for INT8; -: does not fit. {card.title} at ${price:.2f} per hour, "
         "a rough cloud price. Users are counted as if each had filled the whole context"
-        f"{', tokens of KV as if no layer had a window' * any(shape.windows)}.",
+        + (", tokens of KV as if no layer had a window." if any(shape.windows) else "."),
     )
     if bytes_for_kv(shape, card, precision) <= 0:
         lab.say(f"""{shape.name} in {precision} does not fit on one {card.title}: its weights take

@@ -1,4 +1,4 @@
-"""A model whose linear layers run in the way that is fastest on this processor."""
+"""A model whose linear layers run in the way that is fastest on this processor, with compiled functions between them."""
 
 import copy
 from collections.abc import Sequence
@@ -96,11 +96,8 @@ def cpu_block(block: Block) -> CPUBlock:
     ones = np.ones(attention.head_dim, np.float32)
     found.head_norms = ones, ones, np.float32(-1)
     if attention.q_norm is not None:
-        found.head_norms = (
-            numbers(attention.q_norm)[0],
-            numbers(attention.k_norm)[0],
-            numbers(attention.k_norm)[2],
-        )
+        weight, _, eps, _ = numbers(attention.q_norm)
+        found.head_norms = weight, numbers(attention.k_norm)[0], eps
     up = {CPUGeluMLP: "up", SwiGLUMLP: "gate_up"}.get(type(mlp))
     linears = (attention.qkv, attention.out, getattr(mlp, up), mlp.down) if up else ()
     found.most_few_rows = most_few_rows(linears)

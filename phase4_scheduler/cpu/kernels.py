@@ -6,7 +6,7 @@ scale for 32 weights (Q4_0), nor on every processor one for bfloat16. `tiles.py`
 
 **Between them.** In torch a norm is eight operations, a rotation six. Each takes microseconds to start, and more behind a matrix
 multiplication: that has filled the processor's caches with weights, so the code of what follows comes from memory again. Compiled, one
-function does all of it, and rounds once.
+function does all of it; a norm and a rotation round once.
 
 Arrays of the model's numbers are float32, or bfloat16 as uint16.
 """

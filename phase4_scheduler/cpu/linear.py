@@ -62,7 +62,7 @@ class CPULinear(nn.Module):
         for rows, way in self.ways.items():
             self._few += [runs[way]] * (rows + 1 - len(self._few))
         self.times = times
-        # A layer may take our kernel for the sake of what lies between the matrix multiplications, see `blocks.py`.
+        # A layer may take our kernel for the sake of what lies between the matrix multiplications, see `SAVED` in `backend.py`.
         self.few_rows = lambda: runs.get("few rows") or ways["few rows"]()
 
     def forward(self, x: Tensor) -> Tensor:
