@@ -66,4 +66,4 @@ def num_computed(num_good: int, block_size: int, num_tokens: int) -> int:
 check("p5e6_block_transfer", load_blocks, num_computed)
 # %% [markdown]
 # The course's version is `copy_blocks` in `phase5_real_gpu/parallel/block_transfer.py`.
-# `python phase5_real_gpu/disaggregation.py` ends each of the two sides during a run.
+# `python phase5_real_gpu/disaggregation.py` transfers the blocks of six prompts in this way.

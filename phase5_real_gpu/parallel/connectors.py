@@ -35,7 +35,6 @@ class PrefillConnector(KVConnector):
     Attributes:
         leases: by request id, until when its blocks are kept.
         num_expired: leases that ended before the decode side said "done".
-        is_dead: then it answers no more.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class PrefillConnector(KVConnector):
     ) -> None:
         self.storage, self.lease_seconds, self._clock = storage, lease_seconds, clock
         self.leases: dict[str, float] = {}
-        self.num_expired, self.is_dead = 0, False
+        self.num_expired = 0
         self._done: list[str] = []
 
     def request_finished(
@@ -70,14 +69,6 @@ class PrefillConnector(KVConnector):
         for name in done + expired:
             del self.leases[name]
         return done + expired, ()
-
-    # ------------------------------------------------------------------ what the decode side asks
-
-    def blocks(self) -> Tensor:
-        """Its cache. Raises ConnectionError: it is gone."""
-        if self.is_dead:
-            raise ConnectionError("the prefill side is gone")
-        return self.storage
 
     def done(self, request_id: str) -> None:
         """The blocks of this request are read no more."""
@@ -170,11 +161,12 @@ class DecodeConnector(KVConnector):
         """Returns the own blocks that could not be read. Their tokens are computed here, then."""
         invalid = {own for _, own in load.pairs}
         try:
-            source = load.engine.blocks()
-            invalid = copy_blocks(source, self.storage, load.pairs, load.lease_until, self._clock)
+            invalid = copy_blocks(
+                load.engine.storage, self.storage, load.pairs, load.lease_until, self._clock
+            )
             load.engine.done(load.transfer)
-        # That side is gone, or says what cannot be. A request whose load never ends would wait for ever.
-        except (ConnectionError, IndexError, RuntimeError) as error:
+        # The other side names blocks that it has not. A request whose load never ends would wait for ever.
+        except (IndexError, RuntimeError) as error:
             warnings.warn(f"{error}: its prompts are computed here", stacklevel=2)
         self.num_blocks_loaded += len(load.pairs) - len(invalid)
         self.num_failed += bool(invalid)
