@@ -51,11 +51,11 @@ def find_model(name: str | Path) -> Path:
         return folder
     if folder.suffix == ".gguf":
         if not folder.is_file():
-            raise LabError(f"no file at {visible(folder)}: check the path, or use --model tales")
+            raise LabError(f"no file at {visible(folder)}: check the path, or use the model tales")
         return folder
     looks_like_path = text.startswith((".", "/", "~")) or text.count("/") > 1 or os.sep in text[:1]
     if looks_like_path or not text:
-        raise LabError(f"no model folder at {text!r}: check the path, or use --model tales")
+        raise LabError(f"no model folder at {text!r}: check the path, or use the model tales")
     return in_hub_cache(text) or from_hub(text)
 
 
@@ -119,7 +119,7 @@ def hub_errors(name: str) -> Iterator[None]:
     except Exception as error:  # every kind of network trouble, from DNS to a broken proxy
         raise LabError(
             f"model {name!r} is not on this machine and the hub cannot be reached ({type(error).__name__}): "
-            f"go online and run `lab fetch {name}` once, or use --model tales"
+            f"go online and run `lab fetch {name}` once, or use the model tales"
         ) from None
 
 

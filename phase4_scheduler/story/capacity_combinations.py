@@ -99,12 +99,12 @@ def combinations(task: Task, quick: bool) -> Iterator[Choice]:
 
 
 def serve_commands(task: Task) -> list[str]:
-    """One replica in vLLM, and in this course's server, which reads no NVFP4."""
-    limits = task.config.scheduler
+    """One replica in vLLM, and in this course's server, unless it cannot: it reads no NVFP4, and quantizes on one device only."""
+    limits, n = task.config.scheduler, task.tensor_parallel_size
     options = f"--max-num-seqs {limits.max_num_seqs} --max-num-batched-tokens {limits.max_num_batched_tokens}"
     options += f" --max-model-len {limits.max_model_len}"
-    if task.tensor_parallel_size > 1:
-        options += f" --tensor-parallel-size {task.tensor_parallel_size}"
+    if n > 1:
+        options += f" --tensor-parallel-size {n}"
     if task.kv_precision == "FP8":
         options += " --kv-cache-dtype fp8"
     if not task.config.enable_prefix_caching:
@@ -114,5 +114,9 @@ def serve_commands(task: Task) -> list[str]:
         options += " --quantization fp8"
     elif task.precision not in ("FP16", "BF16"):
         model = f"FOLDER-OF-{task.shape.name}-IN-{task.precision}"
-    programs = ["vllm serve"] if task.precision == "NVFP4" else ["vllm serve", "lab serve"]
-    return [f"{program} {model} {options}" for program in programs]
+    commands = [f"vllm serve {model} {options}"]
+    if task.precision != "NVFP4" and (n == 1 or task.precision != "FP8"):
+        # Of several GPUs it does not compute how many blocks fit.
+        blocks = f" --num-gpu-blocks-override {task.config.cost.num_blocks}" if n > 1 else ""
+        commands.append(f"lab serve {model} {options}{blocks}")
+    return commands

@@ -48,12 +48,19 @@ def test_the_cheapest_combination_is_that_of_exhaustive_search():
     lab = lab_of("--quick", "--requests", 40, "--rate", 6, "--prompt-tokens", 400, "--answer-tokens", 30)
     task = capacity_task.the_task(lab)
     capacity_combinations.the_combinations(lab, task, task.plan())
-    assert len(capacity_combinations.serve_commands(replace(task, precision="NVFP4"))) == 1
     prices = [task.plan().dollars_per_hour]
     for choice in capacity_combinations.combinations(task, quick=True):
         with suppress(LabError):
             prices.append(choice.task.plan().dollars_per_hour)
     assert len(prices) > 3 and float(lab.results["best"]["dollars_per_hour"]) == pytest.approx(min(prices))
+
+
+def test_the_commands_name_the_servers_that_can():
+    task = capacity_task.the_task(lab_of("--quick", "--requests", 40, "--card", "h100"))
+    for changes in ({"precision": "NVFP4"}, {"precision": "FP8", "tensor_parallel_size": 2}):
+        assert len(capacity_combinations.serve_commands(replace(task, **changes))) == 1
+    ours = capacity_combinations.serve_commands(task.on(tensor_parallel_size=2))[1].split()[2:]
+    assert build_parser().parse_args(ours).num_blocks > 2 * task.config.cost.num_blocks
 
 
 def lab_of(*argv):
