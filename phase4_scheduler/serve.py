@@ -50,9 +50,9 @@ OPTIONS = (  # where `dest` is given, it is the name that the engine, or `make_s
     ("--api-key", "calls of /v1, /tokenize and /detokenize must carry it: Authorization: Bearer KEY; /health, /metrics, "
      "/version, /load and /ping answer without it (vLLM leaves /tokenize and /detokenize open, too)", {}),
     ("--served-model-name", "the model's name for clients (as it was given)", {}),
-    ("--dtype", "of weights and sums (bfloat16)", dict(default="bfloat16", choices=["float32", "bfloat16", "float16"])),
+    ("--dtype", "of weights and activations (bfloat16)", dict(default="bfloat16", choices=["float32", "bfloat16", "float16"])),
     ("--device", "auto: a GPU if there is one (auto)", dict(default="auto", choices=["auto", "cpu", "cuda"])),
-    ("--quantization", "keep the weights in few bits (as the files have them)", dict(choices=METHODS)),
+    ("--quantization", "quantize the weights while loading (as the files have them)", dict(choices=METHODS)),
     ("--max-model-len", "longest prompt and answer together (the model's context)", dict(type=ONE)),
     ("--max-num-seqs", "most requests that run at a time (64)", dict(type=ONE, default=64)),
     ("--max-num-batched-tokens", "most tokens of a step (2048)", dict(type=ONE, default=2048)),
@@ -60,7 +60,7 @@ OPTIONS = (  # where `dest` is given, it is the name that the engine, or `make_s
      dict(type=whole(2, 10**8), dest="num_blocks")),
     ("--block-size", "tokens per block (16)", dict(type=MANY, default=16)),
     ("--kv-cache-dtype", "of keys and values (auto)", dict(default="auto", choices=KV_CACHE_DTYPES)),
-    ("--no-enable-prefix-caching", "compute each prompt anew", dict(action="store_false", dest="enable_prefix_caching")),
+    ("--no-enable-prefix-caching", "compute every prompt completely", dict(action="store_false", dest="enable_prefix_caching")),
     ("--no-enable-chunked-prefill", "compute each prompt in one step", dict(action="store_false", dest="chunked_prefill")),
     ("--speculative-config", 'drafts: \'{"method": "ngram", "num_speculative_tokens": 3}\', or \'{"model": "tales-draft", '
      '"num_speculative_tokens": 3}\' (none)', dict(type=json_object, metavar="JSON")),
@@ -77,9 +77,9 @@ OPTIONS = (  # where `dest` is given, it is the name that the engine, or `make_s
     ("--allowed-hosts", "names by which clients may call this server, besides localhost and 127.0.0.1: "
      "'[\"gpu.example\"]'; '[\"*\"]': any (any with a --host that others reach, none otherwise)",
      dict(type=json_list, default=[], metavar="JSON")),
-    ("--max-num-queued-reqs", "refuse more answers than this under way with 503 (no limit)", dict(type=whole(0, 10**9))),
+    ("--max-num-queued-reqs", "answer 503 while so many answers are in progress (no limit)", dict(type=whole(0, 10**9))),
     ("--shutdown-timeout", "seconds that answers under way have to end at SIGTERM (0)", dict(type=between(0, 86_400), default=0)),
-    ("--tool-call-parser", "how the model writes tool calls down (none)", dict(choices=TOOL_CALL_PARSERS)),
+    ("--tool-call-parser", "the format of the model's tool calls (none)", dict(choices=TOOL_CALL_PARSERS)),
     ("--enable-auto-tool-choice", "the model may choose whether it calls a tool; needs --tool-call-parser",
      dict(action="store_true")),
     ("--middleware", "ASGI middleware around the API, by its import path; may be given several times",
@@ -88,8 +88,8 @@ OPTIONS = (  # where `dest` is given, it is the name that the engine, or `make_s
      dict(type=whole(1, 1000), default=1)),
     ("--router", "rule that chooses the replica of a request (prefix-aware)", dict(choices=list(ROUTERS))),
     ("--tensor-parallel-size -tp", "processes that share each layer of the model (1)", dict(type=MANY, default=1)),
-    ("--pipeline-parallel-size -pp", "groups of them that share the layers (1)", dict(type=MANY, default=1)),
-    ("--enable-expert-parallel -ep", "of a mixture, processes that share a layer hold whole experts, and not a slice of each",
+    ("--pipeline-parallel-size -pp", "groups of processes, each with a part of the layers (1)", dict(type=MANY, default=1)),
+    ("--enable-expert-parallel -ep", "each process holds whole experts of a mixture, not a slice of each",
      dict(action="store_true")),
     ("--seed", "for requests without a seed of their own (0)", dict(type=whole(0, 2**32 - 1), default=0)),
 )  # fmt: skip

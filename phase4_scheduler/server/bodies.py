@@ -71,7 +71,10 @@ def validated(kind: type[RequestModel], data: Any) -> RequestModel:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
+        found = error.errors(include_url=False, include_input=False)
+        # Of a union, the alternative that has the right type says what is wrong.
+        own = [e for e in found if e["loc"][:1] == found[0]["loc"][:1]]
+        first = next((e for e in own if not e["type"].endswith("_type")), found[0])
         # The alternatives of a union stand in the place as well; they are no part of what the client sent.
         place = [str(part) for part in first["loc"] if "[" not in str(part) and part not in ("str", "int")]
         raise ApiError(

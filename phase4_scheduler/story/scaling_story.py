@@ -36,7 +36,7 @@ from phase4_scheduler.story.capacity_story import conversations
 from phase4_scheduler.story.capacity_task import BLOCK_SIZE
 
 CARDS_THERE = 4
-A_DAY, QUICK_DAY = 1.0, 0.01  # requests per second on average
+A_DAY = 1.0  # requests per second on average
 LOAD = 0.7  # share of a replica's highest throughput above which tokens per second ask for another one
 DAY_SLO = SLO(2.0, 0.1)
 
@@ -154,12 +154,12 @@ def the_matrix(lab: Lab, cases: list[Case]) -> None:
         "fit. What it costs in quality, phase 2 measures.",
     )
     tried = [name for name in REMEDIES if any(name in of for of in kept.values())]
+    shared = "2 GPUs per replica: the same four GPUs, two share each of two replicas (tensor parallelism). "
     lab.table(
         "Requests within the SLO",
         ["", *kept],
         [[name, *[percent(of.get(name)) for of in kept.values()]] for name in tried],
-        note="2 GPUs per replica: the same four GPUs, two share each of two replicas (tensor parallelism). Only one more GPU costs "
-        f"money, about ${card.dollars_per_hour:.2f} per hour.",
+        note=f"{'' if lab.quick else shared}Only one more GPU costs money, about ${card.dollars_per_hour:.2f} per hour.",
     )
     lab.record(kept=kept, limits=limits)
     if not lab.quick:
@@ -169,17 +169,14 @@ def the_matrix(lab: Lab, cases: list[Case]) -> None:
 def a_day(lab: Lab) -> None:
     """Fleets of a fixed size and fleets that follow a metric; then regions and models that share cards."""
     lab.title("A day with a quiet night")
-    config, rate = Fleet(lab.args.model, lab.args.card).config, QUICK_DAY if lab.quick else A_DAY
+    config = Fleet(lab.args.model, lab.args.card).config
     base = read_trace(lab.args.trace) if lab.args.trace else draw_traffic("chat", 2000, 1.0, seed=lab.seed)
-    shorter = 10 if lab.quick else 1
-    if lab.quick:
-        lab.say("The quick form cuts all answers to a tenth, so the figures are its own.")
-    base = [replace(r, kind="", hash_ids=(), output_tokens=-(-r.output_tokens // shorter)) for r in base]
+    base = [replace(r, kind="", hash_ids=()) for r in base]
     full = config.serve([replace(r, arrival=0.0) for r in base[:ENOUGH]])
     # Not `saturated_rate`: the autoscaler's metric counts tokens that are computed again after a preemption, too. On an L4 that is 1%
     # more for the Azure trace, 18% more for our own chats.
     most = full.tokens / sum(full.durations)
-    day, third = daily(base, rate), daily(base, rate / 3)
+    day, third = daily(base, A_DAY), daily(base, A_DAY / 3)
     world = list(merge(*(later(third, hours) for hours in (0, 8, 16)), key=lambda r: r.arrival))
     twelve = [replace(r, kind="other") for r in later(day, 12)]
     both = list(merge(day, twelve, key=lambda r: r.arrival))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
@@ -136,13 +136,13 @@ class StructuredSamplingParams(SamplingParams):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.structured_outputs, Mapping):
-            try:
-                object.__setattr__(
-                    self, "structured_outputs", StructuredOutputsParams(**self.structured_outputs)
+        if isinstance(given := self.structured_outputs, Mapping):
+            known = [f.name for f in fields(StructuredOutputsParams) if f.init]
+            if unknown := [name for name in given if name not in known]:
+                raise ValueError(
+                    f"structured_outputs: unknown field {quoted(unknown[0])}: it has {', '.join(known)}"
                 )
-            except TypeError as error:
-                raise ValueError(f"structured_outputs: {error}") from None
+            object.__setattr__(self, "structured_outputs", StructuredOutputsParams(**given))
         elif not isinstance(self.structured_outputs, StructuredOutputsParams | None):
             raise ValueError(
                 f"structured_outputs is {self.structured_outputs!r}: use StructuredOutputsParams or a dict"

@@ -337,7 +337,7 @@ def test_a_stop_string_max_tokens_and_an_ignored_end(make):
         ({"json": '{"items":' * 5000 + "{}" + "}" * 5000}, "structured_outputs: json"),
         ({"structural_tag": {"triggers": ["<"]}}, "structures"),
         ({"structural_tag": TAG | {"triggers": ["["]}}, "none of the triggers"),
-        ({"color": "red"}, "color"),
+        ({"color": "red"}, "unknown field 'color': it has json, regex"),
     ],
 )  # fmt: skip
 def test_a_wrong_grammar_is_one_clear_line(wrong, message):

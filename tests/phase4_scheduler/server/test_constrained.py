@@ -45,6 +45,7 @@ def test_an_answer_matches_its_schema(path, body, server):
         ({"use_beam_search": True, "n": 2, "temperature": 0}, "use_beam_search is not supported", "use_beam_search"),
         ({"logprob_token_ids": [1], "logprobs": 1}, "logprob_token_ids is not", "logprob_token_ids"),
         ({"guided_json": SCHEMA}, "guided_json is not supported: structured_outputs", "guided_json"),
+        ({"stop": ["a"] * 5}, "stop: List should have at most 4 items", "body.stop"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_or_not_done_is_one_line(fields, message, param, server):
