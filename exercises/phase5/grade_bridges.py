@@ -178,25 +178,25 @@ FIRST = "    blocks = tl.load(block_table + places // BLOCK_SIZE, mask=places < 
 NEXT = "next_blocks = tl.load(block_table + coming // BLOCK_SIZE, mask=coming < length, other=0)"
 OWN = "blocks = tl.load(block_table + tokens // BLOCK_SIZE, mask=tokens < length, other=0)"
 ENTRY, COMING = "places // BLOCK_SIZE", "coming // BLOCK_SIZE"
-OFFSET, EXISTS, PAGE = "tokens % BLOCK_SIZE", "tokens < length", "blocks.to(tl.int64) *"
+OFFSET, EXISTS, BLOCKS = "tokens % BLOCK_SIZE", "tokens < length", "blocks.to(tl.int64) *"
 STORE = "        tl.store(out + heads * length + tokens[None, :], scores, mask=(tokens < length)[None, :])\n"
 SECOND = "(places + TILE) // BLOCK_SIZE, mask=places + TILE < length"
 JUST_IN_TIME = {FIRST: "", NEXT: OWN, "        blocks = next_blocks\n": ""}
-PAGES = Exercise(
+BLOCK_IDS = Exercise(
     "p5e3_page_ids",
     20.0,
     tile_scores={
-        "tile-as-page": {ENTRY: "places // TILE", COMING: "coming // TILE"},
-        "one-page-for-the-tile": {
+        "tile-as-block": {ENTRY: "places // TILE", COMING: "coming // TILE"},
+        "one-block-for-the-tile": {
             ENTRY: "(places * 0)",
             COMING: "((first + TILE) // BLOCK_SIZE + places * 0)",
         },
         "start-forgotten": {COMING: ENTRY},
         "offset-in-the-tile": {OFFSET: "places"},
         "offset-not-modulo": {OFFSET: "tokens"},
-        "one-lane-too-many": {EXISTS: "tokens <= length"},
-        "whole-last-page": {EXISTS: "tokens // BLOCK_SIZE <= (length - 1) // BLOCK_SIZE"},
-        "valid-counts-lanes": {EXISTS: "places < length"},
+        "one-place-too-many": {EXISTS: "tokens <= length"},
+        "whole-last-block": {EXISTS: "tokens // BLOCK_SIZE <= (length - 1) // BLOCK_SIZE"},
+        "valid-counts-places": {EXISTS: "places < length"},
         "all-valid": {EXISTS: "tokens >= 0"},
         "reads-beyond-the-table": (
             {"coming < length": "tokens < length"},
@@ -209,9 +209,9 @@ PAGES = Exercise(
             When(lambda got, want, *_: got["loads of block ids"] > want["loads of block ids"]),
         ),
         "all-up-front": When(lambda got, want, *_: got["tiles held"] > want["tiles held"]),
-        "pages-of-the-next-tile": {PAGE: f"next_{PAGE}"},
-        "pages-of-the-tile-before": {FIRST: "    blocks = places * 0\n"},
-        "logical-as-physical": {PAGE: "(tokens // BLOCK_SIZE).to(tl.int64) *"},
+        "blocks-of-the-next-tile": {BLOCKS: f"next_{BLOCKS}"},
+        "blocks-of-the-tile-before": {FIRST: "    blocks = places * 0\n"},
+        "logical-as-physical": {BLOCKS: "(tokens // BLOCK_SIZE).to(tl.int64) *"},
         "last-tile-lost": {"range(0, length, TILE)": "range(0, length // TILE * TILE, TILE)"},
         "first-tile-lost": {"range(0,": "range(TILE,", f"{ENTRY}, mask=places < length": SECOND},
         "offsets-of-the-next-tile": {OFFSET: "coming % BLOCK_SIZE"},
@@ -234,7 +234,7 @@ def tiles_scored(kernel: Any, length: int, block_size: int, tile: int) -> dict[s
     return did | {"loads of block ids": order.count("entries"), "tiles held": held}
 
 
-@PAGES.grader
-def grade_pages(tile_scores: Any) -> None:
+@BLOCK_IDS.grader
+def grade_block_ids(tile_scores: Any) -> None:
     cases = [(15, 4, 8), (40, 16, 4), (3, 16, 8), (37, 6, 16), (50, 24, 16), (33, 8, 8)]
-    PAGES.judge("tile_scores", tile_scores, cases, play=tiles_scored, keeps_input=False)
+    BLOCK_IDS.judge("tile_scores", tile_scores, cases, play=tiles_scored, keeps_input=False)

@@ -116,7 +116,7 @@ DECODE = Exercise(
         "acc-not-rescaled": {"acc * shrink": "acc"},
         "total-not-rescaled": {"total * shrink": "total"},
         "nothing-rescaled": {"acc * shrink": "acc", "total * shrink": "total"},
-        "page-id-as-token": {PAGE: "physical * token_stride"},
+        "block-id-as-token": {PAGE: "physical * token_stride"},
         "block-stride-times-size": {PAGE: f"{PAGE} * BLOCK_SIZE"},
         "strides-mixed": {
             "places * token_stride": "places * head_stride",

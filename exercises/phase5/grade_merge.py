@@ -24,16 +24,16 @@ EXERCISE = Exercise(
         "log-as-weight": ({OUT: "log_sums @ outs / log_sums.sum()"}, {OUT: "log_sums @ outs"}),
         "not-divided": ({OUT: "weights @ outs"}, {OUT: "log_sums.exp() @ outs"}),
         "powers-of-two": {OUT: "(powers := 2.0 ** (log_sums - largest)) @ outs / powers.sum()"},
-        "best-part-only": {OUT: "outs[log_sums.argmax()]"},
+        "best-split-only": {OUT: "outs[log_sums.argmax()]"},
         "log-sum-is-the-maximum": {LOG: "largest"},
         "log-sums-added": {LOG: "log_sums.sum()"},
         "log-sums-averaged": {LOG: "log_sums.mean()"},
         "maximum-not-added-back": {LOG: "total.log()"},
         "sum-without-logarithm": ({LOG: "largest.exp() * total"}, {LOG: "total"}, {LOG: "total + largest"}),
         "no-maximum": NOT_FINITE,
-        "empty-part-is-read": ({NO_NAN: "pass"}, NOT_FINITE),
-        "empty-part-counts": (
-            {  # empty parts get the logarithm 0
+        "empty-split-is-read": ({NO_NAN: "pass"}, NOT_FINITE),
+        "empty-split-counts": (
+            {  # empty splits get the logarithm 0
                 LARGEST: f"outs, log_sums = outs.nan_to_num(), log_sums.nan_to_num(neginf=0.0)\n    {LARGEST}"
             },
             When(lambda got, *_: bool(got[0].isfinite().all())),
@@ -45,7 +45,7 @@ EXERCISE = Exercise(
         ),
     },
 )
-LATE = ("no-maximum", "empty-part-is-read", "empty-part-counts", "all-empty")
+LATE = ("no-maximum", "empty-split-is-read", "empty-split-counts", "all-empty")
 
 
 def _pair(got: Any) -> list[Tensor]:
@@ -65,23 +65,23 @@ def grade_merge(merge: Merge) -> None:
     def judge(cases: list[tuple[Tensor, Tensor]], *only: str) -> None:
         EXERCISE.judge("merge", merge, cases, only=only, clean=_pair)
 
-    def parts(seed: int, n: int, dim: int, spread: float, middle: float) -> tuple[Tensor, Tensor]:
+    def splits(seed: int, n: int, dim: int, spread: float, middle: float) -> tuple[Tensor, Tensor]:
         g = torch.Generator().manual_seed(seed)
         return torch.randn(n, dim, generator=g), middle + spread * torch.randn(n, generator=g)
 
     sizes = [(2, 4, 1.0), (3, 8, 2.0), (7, 8, 4.0), (1, 4, 1.0), (16, 32, 1.0)]
     by_hand = torch.tensor([[10.0], [40.0]]), torch.tensor([6.0, 2.0]).log()
     early = [diagnosis for diagnosis, _ in EXERCISE.mistakes["merge"] if diagnosis not in LATE]
-    judge([by_hand, *(parts(seed, *size, 3.0) for seed, size in enumerate(sizes))], *early)
-    judge([parts(30, 4, 8, 1.0, middle) for middle in (1000.0, -1000.0)], "no-maximum")
+    judge([by_hand, *(splits(seed, *size, 3.0) for seed, size in enumerate(sizes))], *early)
+    judge([splits(30, 4, 8, 1.0, middle) for middle in (1000.0, -1000.0)], "no-maximum")
     zeros, poison = [], []
     for empty in ([1], [0], [1, 3]):
-        outs, log_sums = parts(40, 4, 8, 1.0, 0.0)
+        outs, log_sums = splits(40, 4, 8, 1.0, 0.0)
         log_sums[empty] = -math.inf
         empty_rows = torch.zeros(4, 1, dtype=torch.bool)
         empty_rows[empty] = True
         zeros.append((outs.masked_fill(empty_rows, 0.0), log_sums))
         poison.append((outs.masked_fill(empty_rows, math.nan), log_sums))
-    judge(zeros, "empty-part-counts")
-    judge(poison, "empty-part-is-read", "empty-part-counts")
+    judge(zeros, "empty-split-counts")
+    judge(poison, "empty-split-is-read", "empty-split-counts")
     judge([(torch.full((n, 4), math.nan), torch.full((n,), -math.inf)) for n in (1, 3)], "all-empty")

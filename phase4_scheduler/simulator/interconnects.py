@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from labkit.errors import LabError
 from phase1_tokens_embeddings.weights import ModelShape
 from phase4_scheduler.simulator.kernel_table import FOLDER
 
@@ -185,12 +186,14 @@ MACHINES = {  # title, recorded machine, computers
 
 @cache
 def find_interconnect(name: str) -> Interconnect:
-    """ "nvlink" and "network" (two computers) of A100 machines, "nvlink-h100", or "pcie"."""
+    """ "nvlink" and "network" (two computers) of A100 machines, "nvlink-h100", or "pcie". Raises LabError: unknown."""
     if name == "pcie":  # four cards in two pairs: between the pairs lies PCIe
         four = find_wire("a100_pairwise_nvlink", "all_reduce", 4)
         rings, faster = {t: ring(four, t) for t in (2, 4, 8)}, find_interconnect("nvlink").all_reduce
         wires = {t: AllReduce(group.recorded, faster[t].recorded) for t, group in grouped(rings).items()}
         return Interconnect(name, "PCIe", wires, frozenset({2, 8}))
+    if name not in MACHINES:
+        raise LabError(f"unknown interconnect {name!r}: choose one of pcie, {', '.join(MACHINES)}")
     title, machine, computers = MACHINES[name]
     wires = {t: find_wire(machine, "all_reduce", t, t // computers) for t in (2, 4, 8)}
     # Between computers more devices have more network cards: there each recording stands for itself.

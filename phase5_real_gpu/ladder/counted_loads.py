@@ -30,17 +30,16 @@ def random_step(
     def random(*size: int) -> Tensor:
         return torch.randn(size, generator=generator, dtype=dtype, device=device)
 
-    pages = shape.pages
-    num_blocks = 1 + sum(pages)
-    cache = random(2, num_blocks, shape.block_size, shape.num_kv_heads, shape.head_dim)
+    needed = shape.num_blocks
+    cache = random(2, 1 + sum(needed), shape.block_size, shape.num_kv_heads, shape.head_dim)
     cache[:, 0] = math.nan  # the null block
-    order = 1 + torch.randperm(num_blocks - 1, generator=generator, device=device).to(torch.int32)
-    tables = torch.full((len(pages), max(1, *pages)), OUTSIDE, dtype=torch.int32, device=device)
-    for table, blocks, context_len in zip(tables, order.split(pages), shape.context_lens):
+    order = 1 + torch.randperm(sum(needed), generator=generator, device=device).to(torch.int32)
+    tables = torch.full((len(needed), max(1, *needed)), OUTSIDE, dtype=torch.int32, device=device)
+    for table, blocks, context_len in zip(tables, order.split(needed), shape.context_lens):
         table[: len(blocks)] = blocks
         if used := context_len % shape.block_size:
             cache[:, int(blocks[-1]), used:] = math.nan
-    q = random(sum(query_lens) if query_lens else len(pages), shape.num_heads, shape.head_dim)
+    q = random(sum(query_lens) if query_lens else len(needed), shape.num_heads, shape.head_dim)
     return q, *cache, tables, torch.tensor(shape.context_lens, dtype=torch.int32, device=device)
 
 

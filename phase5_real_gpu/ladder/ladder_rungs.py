@@ -28,15 +28,15 @@ class Work:
 
     Attributes:
         programs: number of programs of the kernel.
-        turns: iterations of the longest program.
+        iterations: iterations of the longest program.
         kv_bytes: bytes of keys and values that the programs load, from memory or from a cache.
-        page_ids: entries of block tables that the programs load.
+        block_ids: entries of block tables that the programs load.
     """
 
     programs: int
-    turns: int
+    iterations: int
     kv_bytes: int
-    page_ids: int
+    block_ids: int
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Shape:
         return 2 * sum(self.context_lens) * self.num_kv_heads * self.head_dim * self.itemsize
 
     @property
-    def pages(self) -> list[int]:
+    def num_blocks(self) -> list[int]:
         return [-(-c // self.block_size) for c in self.context_lens]
 
 
@@ -202,14 +202,14 @@ def _plan(
 # ---------------------------------------------------------------------- work
 
 
-def _work_of_pages(shape: Shape, heads: int | None = None) -> Work:
+def _work_of_blocks(shape: Shape, heads: int | None = None) -> Work:
     """Count the work of a kernel with one block per iteration. heads: programs of a request; None: the KV heads."""
     heads = heads or shape.num_kv_heads
     return Work(
         programs=len(shape.context_lens) * heads,
-        turns=max(shape.pages, default=0),
+        iterations=max(shape.num_blocks, default=0),
         kv_bytes=heads // shape.num_kv_heads * shape.kv_bytes,
-        page_ids=heads * sum(shape.pages),
+        block_ids=heads * sum(shape.num_blocks),
     )
 
 
@@ -219,15 +219,15 @@ def _work_of_tiles(shape: Shape, splits: int = 1, split_tokens: int | None = Non
     longest = min(max(shape.context_lens, default=0), split_tokens or 2**62)
     return Work(
         programs=len(shape.context_lens) * shape.num_kv_heads * splits,
-        turns=-(-longest // tile),
+        iterations=-(-longest // tile),
         kv_bytes=shape.kv_bytes,
-        page_ids=shape.num_kv_heads * sum(shape.context_lens),
+        block_ids=shape.num_kv_heads * sum(shape.context_lens),
     )
 
 
 def _work_of_splits(shape: Shape) -> Work:
     tile = tile_tokens(shape.head_dim, shape.itemsize)
-    tiles = max(1, -(-max(shape.pages, default=0) * shape.block_size // tile))
+    tiles = max(1, -(-max(shape.num_blocks, default=0) * shape.block_size // tile))
     return _work_of_tiles(shape, ALWAYS_SPLITS, -(-tiles // ALWAYS_SPLITS) * tile)
 
 
@@ -238,7 +238,7 @@ LADDER: list[Rung] = [
         "head", "one program per query head, one block per iteration", _one_head,
         "after logical block i, largest, total and acc are those of softmax over the tokens of blocks 0 to i",
         "the start. Each query head loads the keys and values of its KV head, also if other query heads load them too",
-        lambda shape: _work_of_pages(shape, shape.num_heads),
+        lambda shape: _work_of_blocks(shape, shape.num_heads),
     ),
     Rung(
         "packed", "the query heads of a KV head in one program", _packed,
@@ -246,7 +246,7 @@ LADDER: list[Rung] = [
         "up to HQ / HKV times fewer loaded bytes. The time shrinks less, because programs of the first rung found shared "
         "keys in the L2 cache. The matrix multiplications move to the tensor cores, which are idle otherwise, so the padding "
         "of most of the 16 rows costs no time",
-        _work_of_pages,
+        _work_of_blocks,
     ),
     Rung(
         "tile", "64 tokens per iteration, for every block size", partial(_tiled, kernels.tile_kernel),
@@ -280,8 +280,8 @@ LADDER: list[Rung] = [
     Rung(
         "direct", "splits chosen by the rule; a single split is stored directly", _direct,
         "with one split the result is final and stored in the output, without a second kernel",
-        "on an H100, 43 splits for one request of 32,768 tokens and 2 for 64 of 4,096, instead of 16. Only larger batches "
-        "(96 such requests) need no merge; the benchmark has no such case. This is `paged_decode`, which the engine uses",
+        "on an H100, 43 splits for one request of 32,768 tokens and 2 for 64 of 4,096, instead of 16. 48 or 96 of the latter "
+        "would need no merge; the benchmark has no such case. This is `paged_decode`, which the engine uses",
         _work_of_tiles,
     ),
 ]  # fmt: skip

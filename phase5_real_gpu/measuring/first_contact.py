@@ -57,6 +57,9 @@ def everything(device: str, quick: bool) -> tuple[Step, ...]:
     return tuple(step(*part) for part in parts)
 
 
+T4_TFLOPS = 8.1  # in float32: Triton writes no matrix instructions before sm_80 (`compile_report.py`)
+
+
 class Expected(NamedTuple):
     """From `low` to `high`; `low` is None where the model does not fit into the card's memory."""
 
@@ -75,8 +78,8 @@ def card_of(name: str) -> Card | None:
 
 def expected_on(card: Card) -> dict[str, Expected]:
     """By the name of the figure."""
-    dtype = "float16" if card.name == "t4" else "bfloat16"
-    limits = Limits(card.bandwidth_gb_s, card.bandwidth_gb_s, {dtype: card.tensor_tflops})
+    dtype, of_kernels = ("float16", T4_TFLOPS) if card.name == "t4" else ("bfloat16", card.tensor_tflops)
+    limits = Limits(card.bandwidth_gb_s, card.bandwidth_gb_s, {dtype: of_kernels})
     rates = {
         "read-bandwidth": (card.bandwidth_gb_s, 0.75, "GB/s"),
         f"matmul-{dtype}": (card.tensor_tflops, 0.5, "TFLOP/s"),

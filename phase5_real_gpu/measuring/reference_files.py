@@ -111,7 +111,9 @@ def read_reference(path: str | Path) -> Reference:
     try:
         return parse_reference(read_json(path, MOST_BYTES), slug(path.stem))
     except ValueError as error:
-        raise LabError(f"{visible(path)}: {visible(error, 300)}, or {MEASURE_AGAIN}") from None
+        raise LabError(
+            f"{visible(path)}: {visible(error, 300)}. Check the file, or {MEASURE_AGAIN}"
+        ) from None
 
 
 def parse_reference(data: Any, fallback_name: str = "yours") -> Reference:

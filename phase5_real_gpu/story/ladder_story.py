@@ -50,7 +50,7 @@ def same_answer(lab: Lab, device: str) -> None:
         "have made it NaN.",
     )
     work = [rung.work(shape) for rung in LADDER]
-    rows = [[i, r.name, w.programs, w.turns, w.kv_bytes / shape.kv_bytes, w.page_ids, d]
+    rows = [[i, r.name, w.programs, w.iterations, w.kv_bytes / shape.kv_bytes, w.block_ids, d]
             for i, (r, w, d) in enumerate(zip(LADDER, work, off), 1)]  # fmt: skip
     if INTERPRETED:
         counted(lab, shape, results)

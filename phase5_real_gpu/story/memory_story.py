@@ -133,6 +133,6 @@ def where_bytes_live(lab: Lab, limits: Limits, levels: dict[str, Point]) -> None
         together.""")
     if largest := max((point.size for name, point in levels.items() if name.startswith("L")), default=0):
         lab.say(f"""Could a cache help? The largest one here holds {show_size(largest)}. GPT-2's weights are
-            {steps[0][3].weights / MIB:,.0f} MiB, those of Llama-3 8B {steps[2][3].weights / MIB:,.0f} MiB. Each token
-            needs all of them, and when the last has been read, the first has long been pushed out.""")
+            {steps[0][3].weights / MIB:,.0f} MiB, those of Llama-3 8B {steps[2][3].weights / MIB:,.0f} MiB. A cache that is smaller
+            than the weights does not help: each token needs all of them, and the last ones read evict the first.""")
     lab.figure(draw_steps(steps, [machine[:2] for machine in machines]), "decode_step_bytes")

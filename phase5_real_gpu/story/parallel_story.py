@@ -57,7 +57,7 @@ def the_ranks(lab: Lab) -> None:
     found, _ = answers(engine, prompts, params)
     lab.title("The same tokens")
     lab.say("""The engine's process knows requests and blocks, and no weights. Each step it hands all ranks the same token ids,
-        positions and block tables. The last stage's first rank answers with the scores of the next tokens.""")
+        positions and block tables. The last stage's first rank samples the next tokens and returns them.""")
     equal = sum(a == b for one, many in zip(expected, found) for a, b in zip(one, many))
     total = sum(map(len, expected))
     lab.predict(

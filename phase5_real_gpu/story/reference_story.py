@@ -102,7 +102,7 @@ def show_lines(lab: Lab, result: Comparison) -> None:
             + " In brackets: see below." * bool(result.findings),
         )
         used = dict.fromkeys(VERDICTS[line.verdict] for line in result.lines)
-        lab.show("\n".join(f"{word + ':':15}{meaning}" for word, meaning in used))
+        lab.show("\n".join(f"{word + ':':16}{meaning}" for word, meaning in used))
     else:
         lab.say(f"""{mine.name} and {theirs.name} have no figure in common. So yours stand alone, beside their own
             limits.""")

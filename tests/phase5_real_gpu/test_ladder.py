@@ -91,7 +91,7 @@ def test_every_rung_does_the_work_that_it_says(context_lens, kv_heads, group, bl
     step = random_step(shape, torch.float32, "cpu", seed=1)
     right = expected(step)
     for rung in LADDER:
-        with count_loads(keys=step[1], values=step[2], page_ids=step[3]) as counted:
+        with count_loads(keys=step[1], values=step[2], block_ids=step[3]) as counted:
             out = run_rung(rung, *step)
         torch.testing.assert_close(out.double(), right, atol=2e-5, rtol=2e-5)
         work = rung.work(shape)
@@ -99,7 +99,7 @@ def test_every_rung_does_the_work_that_it_says(context_lens, kv_heads, group, bl
         assert counted.programs == work.programs + merging, rung.name
         assert counted.loaded["keys"] == counted.loaded["values"], rung.name
         assert counted.loaded["keys"] + counted.loaded["values"] == work.kv_bytes, rung.name
-        assert counted.loaded["page_ids"] == 4 * work.page_ids, rung.name
+        assert counted.loaded["block_ids"] == 4 * work.block_ids, rung.name
 
 
 def test_work_of_the_large_shapes():
@@ -107,10 +107,10 @@ def test_work_of_the_large_shapes():
     assert FULL_BATCH.kv_bytes == 1_073_741_824
     by_name = {rung.name: rung for rung in LADDER}
     assert by_name["head"].work(FULL_BATCH).kv_bytes == 4 * FULL_BATCH.kv_bytes
-    assert by_name["packed"].work(FULL_BATCH).turns == 256
-    assert by_name["tile"].work(FULL_BATCH).turns == 64
+    assert by_name["packed"].work(FULL_BATCH).iterations == 256
+    assert by_name["tile"].work(FULL_BATCH).iterations == 64
     split = by_name["split"].work(ONE_LONG)
-    assert (split.programs, split.turns) == (8 * ALWAYS_SPLITS, 512 // ALWAYS_SPLITS)
+    assert (split.programs, split.iterations) == (8 * ALWAYS_SPLITS, 512 // ALWAYS_SPLITS)
 
 
 # ---------------------------------------------------------------------- the script

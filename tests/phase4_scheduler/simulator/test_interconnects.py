@@ -51,6 +51,11 @@ def test_more_cards_over_the_same_wires_are_never_faster_and_pcie_never_beats_nv
             assert all(time >= nvlink[t](nbytes, at_best) for t, time in zip((2, 4, 8), times))
 
 
+def test_an_unknown_interconnect_gets_one_line():
+    with pytest.raises(LabError, match="unknown interconnect 'wifi': choose one of pcie, nvlink"):
+        find_interconnect("wifi")
+
+
 def test_what_crosses_counted_by_hand():
     """Llama-2-7B: 32 layers, d 4,096, vocabulary 32,000. 10 tokens of 3 requests, 4 devices, 2 stages, 16 bit."""
     calls = step_traffic(LLAMA, 10, 3, 4, 2)
