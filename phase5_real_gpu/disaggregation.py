@@ -1,10 +1,10 @@
-"""Prefill apart from decode: who moves what, what it costs, and whether it is worth it.
+"""Prefill and decode in separate engines: which blocks move, what that costs, and when it serves more requests.
 
-A prompt takes a long step, and each request whose answer is being written waits for it. Chunks make the waiting shorter. Two
-engines end it: one computes prompts, the other writes answers, and between them go keys and values.
+A long prompt makes a long step, and every request that decodes in the same step waits for it. Chunked prefill shortens the wait. Two
+engines remove it: one computes prompts, the other generates tokens, and keys and values are copied between them.
 
-You will see both on `tales`: the tokens are those of one engine, each byte is counted, what the decode side has cached is not
-sent. In the end a map says who wins for which traffic and which SLO.
+You will see this on `tales`: the tokens are those of one engine, and each byte is counted; blocks that the decode side has cached are
+not sent. At the end a map shows which of the two serves more requests, for three kinds of traffic and three SLOs.
 
 Source: Zhong et al., "DistServe: Disaggregating Prefill and Decoding" (2024); vLLM's NixlConnector for the protocol.
 """

@@ -1,14 +1,14 @@
-"""One model on several devices: who holds what, what crosses between them, and when that pays.
+"""One model on several devices: what each holds, what they communicate, and when more devices are faster.
 
-A model that is too large for one device is shared. Tensor parallelism cuts every layer: all devices work on the same token,
-and add up what they found, twice a layer. Pipeline parallelism deals out whole layers: a token passes the devices one after
-the other. Here both happen, with real processes: two stages of two ranks, each with its part of the weights and of the cache,
-joined by torch.distributed. The engine, its scheduler and the model's code are the ones you know.
+A model that is too large for one device is split. Tensor parallelism splits every layer: all devices work on the same token
+and add up their results, twice per layer. Pipeline parallelism distributes whole layers: a token passes through the devices one after
+the other. Here both run in real processes: two stages of two ranks, each with its part of the weights and of the cache,
+connected by torch.distributed. The engine, its scheduler and the model's code are unchanged.
 
-You will see: what each rank holds and has read of the file, the same tokens as from one process, every call between the ranks
-counted and held against a formula. Then how unevenly the ranks work if the experts of a mixture are dealt out. And last what
-wires make of it: how fast 1 to 8 cards are over NVLink, PCIe and a network, from all-reduces that others have measured. On this
-machine no speed is shown: two cores do not get faster by being split.
+You will see what each rank holds and reads of the file, the same tokens as from one process, and every call between the ranks,
+counted and compared with a formula. Then how unevenly the ranks work if each holds whole experts of a mixture. Last, the effect of
+the interconnect: how fast 1 to 8 GPUs are over NVLink, PCIe and a network, from published all-reduce times. No speed of this
+machine is shown: its cores do not get faster if they are split.
 
     python phase5_real_gpu/tensor_parallel.py
     python phase5_real_gpu/tensor_parallel.py --tensor-parallel-size 4 --pipeline-parallel-size 1

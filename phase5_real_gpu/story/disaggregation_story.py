@@ -1,4 +1,4 @@
-"""The chapters of disaggregation.py: what is handed over, and where it is worth it."""
+"""The chapters of disaggregation.py: the blocks that move, and the traffic for which that pays."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ TALES = ROOT / "phase1_tokens_embeddings" / "texts" / "tales.txt"
 
 def hand_over(lab: Lab) -> None:
     lab.title("What the prefill side sends to the decode side")
-    lab.say("""A prompt ends where its keys and values are computed. To write the answer, no more of it is needed. So the prefill side
-        computes the prompt and keeps its blocks, and tells where they are and until when (the lease). The decode side gives the
-        request blocks of its own, reads the others' into them between two steps, and says "done".""")
+    lab.say("""To continue a prompt, an engine needs only its keys and values. So the prefill side
+        computes the prompt, keeps its blocks, and reports where they are and how long it keeps them (the lease). The decode side allocates
+        its own blocks for the request, copies the others into them between two steps, and reports "done".""")
     alone = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", num_blocks=600)
     ids = alone.tokenizer.encode(TALES.read_text(encoding="utf-8"))
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
@@ -51,9 +51,9 @@ def hand_over(lab: Lab) -> None:
         before = connector.num_blocks_loaded
     lab.table(
         "One question after the other, about the same story",
-        ["", "tokens", "blocks there", "blocks read", "MB"],
+        ["", "tokens", "blocks cached", "blocks read", "MB"],
         rows,
-        note="Blocks there: in the decode side's prefix cache, from an earlier question. They are not read again.",
+        note="Blocks cached: in the decode side's prefix cache, from an earlier question. They are not read again.",
     )
     lab.predict(
         claim="pd-same-tokens",
@@ -72,37 +72,37 @@ def hand_over(lab: Lab) -> None:
         predicted=(sum(blocks) - shared * (len(blocks) - 1)) * BLOCK_BYTES,
         measured=connector.num_blocks_loaded * BLOCK_BYTES,
         unit="bytes",
-        note="All blocks of the first prompt, and of each other one those that it does not share.",
+        note="All blocks of the first prompt, and the blocks of the others that are not shared.",
     )
     lab.record(blocks_read=[row[3] for row in rows])
 
 
 def the_map(lab: Lab) -> None:
-    lab.title("Is it worth it?")
+    lab.title("When does disaggregation pay?")
     file = ROOT / "phase5_real_gpu" / "parallel" / "measured" / "cpu_xeon_2core.json"
     measured = json.loads(file.read_text(encoding="utf-8"))
     about, cpu = measured["about"], measured["about"]["machine"]["cpu"]
-    lab.say(f"""Two cores. Either one process computes prompts and the other writes answers; or both are ordinary engines that do both.
-        Chunks are tuned for each SLO. Goodput: the highest rate at which 90 of 100 requests meet theirs. Measured once, with real
+    lab.say(f"""On two cores, either one process computes prompts and the other generates tokens (disaggregated), or both are ordinary engines.
+        The chunk size is tuned for each SLO. Goodput is the highest rate at which 90% of the requests meet the SLO. Measured once, with real
         processes, on {cpu} on {about["taken"]}.""")
     found = {(traffic, slo): measured["goodput"][traffic][slo] for traffic in TRAFFIC for slo in SLOS}
     ratios = {case: apart / alike for case, (apart, alike) in found.items()}
     rows = []
     for (traffic, slo), ratio in ratios.items():
-        (ttft, tpot), wins = SLOS[slo], "apart" if ratio > 1 else "alike"
+        (ttft, tpot), wins = SLOS[slo], "disaggregated" if ratio > 1 else "ordinary"
         rows.append([traffic, *TRAFFIC[traffic], slo, ttft, 1000 * tpot, *found[traffic, slo], wins])
-    columns = ["traffic", "prompt", "answer", "SLO", "TTFT s", "TPOT ms", "apart", "alike", "wins"]
+    columns = ["traffic", "prompt", "answer", "SLO", "TTFT s", "TPOT ms", "disagg.", "ordinary", "higher"]
     lab.table("Goodput, requests per second", columns, rows)
     lab.predict(
         claim="pd-contention",
-        question="in how many of the nine cases do prefill and decode apart serve more than two ordinary engines?",
+        question="in how many of the nine cases does disaggregation serve a higher rate than two ordinary engines?",
         predicted=[1, 8],
         between=True,
         source_says=9,
         measured=sum(ratio > 1 for ratio in ratios.values()),
         kind="timing",
-        note="Steps do not get into each other's way any more. But a core that only computes prompts is idle when there are none, "
-        "and one that only writes cannot help when there are many.",
+        note="Prefill no longer delays decode. But a core that only computes prompts is idle when there are none, "
+        "and a core that only decodes cannot help when there are many.",
     )
     lab.figure(draw_map(ratios, cpu), "disaggregation_map")
 

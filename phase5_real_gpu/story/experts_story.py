@@ -28,10 +28,10 @@ GROUPS = (1, 2, 4, 8, 16, 32, 64)  # users that decode together
 
 def the_experts(lab: Lab) -> None:
     lab.title("A mixture of experts")
-    lab.say("""A mixture can be shared in two ways. Every expert is cut as any other MLP is, and each rank holds a slice of all. Or no
-        expert is cut, and each rank holds some of them: expert parallelism. Each rank has the router and the same vectors, so it knows which tokens
-        want its experts, and the sum behind the layer adds up what the ranks have found. Memory and communication are the same in both
-        ways; the work of each rank differs. The model here has random weights, and the numbers of Qwen3-30B-A3B: 128 experts per layer, 8
+    lab.say("""A mixture can be split in two ways. Either every expert is split as any other MLP, and each rank holds a slice of each. Or
+        each rank holds some experts whole: expert parallelism. Each rank has the router and the same vectors, so it knows which tokens
+        chose its experts, and the all-reduce after the layer adds up the results. Memory and communication are the same in both
+        cases; the work of each rank differs. The model here has random weights and the numbers of Qwen3-30B-A3B: 128 experts per layer, 8
         per token.""")
     params = SamplingParams(temperature=0, max_tokens=8 if lab.quick else 24, ignore_eos=True)
     with TemporaryDirectory() as name:
@@ -64,18 +64,18 @@ def who_has_the_work(lab: Lab, config: ModelConfig, chosen: Sequence[Tensor]) ->
     by_chance = torch.rand(len(together), USERS, config.num_experts, generator=generator)
     by_chance = by_chance.topk(config.experts_per_token).indices
     lab.title("Which rank has how much work")
-    lab.say("""Slices are the same work for each rank. With whole experts a rank has as much to do as its experts are wanted, and the
-        others wait for it at the sum. The choices are those of the run in one process.""")
+    lab.say("""With slices every rank has the same work. With whole experts the work of a rank grows with the number of tokens that chose its experts, and the
+        other ranks wait for the busiest one in the all-reduce. The choices are those of the run in one process.""")
     lab.predict(
-        "expert-load", f"one user, 8 of 128 experts, dealt out to {RANKS} ranks: how many of the 8 has the busiest rank, on average",
+        "expert-load", f"one request, 8 of 128 experts on {RANKS} ranks: how many of the 8 does the busiest rank have, on average",
         8 / RANKS * imbalance(by_chance, 1, RANKS), 8 / RANKS * imbalance(together, 1, RANKS), tolerance=0.1,
-        note="Expected: as if each token chose at random. A share each would be 2.",
+        note="Predicted: each token chooses at random. An even share would be 2.",
     )  # fmt: skip
     measured = {t: [imbalance(together, users, t) for users in GROUPS] for t in SHARED_BY}
     expected = {t: [imbalance(by_chance, users, t) for users in GROUPS] for t in SHARED_BY}
-    lab.say("""The figure counts in each step of each layer the choices of experts that a rank holds: the busiest rank's, over those of a
-        rank on average. The routers' weights are random here; trained ones have favourites, which depend on the text. vLLM calls the
-        inverse balancedness, and can move experts between ranks (EPLB).""")
+    lab.say("""For each step and layer the figure divides the number of chosen experts of the busiest rank by the average of all
+        ranks. The routers' weights are random here; trained routers prefer some experts, depending on the text. vLLM calls the
+        inverse of this ratio balancedness, and can move experts between ranks (EPLB).""")
     lab.figure(draw_load(measured, expected), "expert_load")
 
 

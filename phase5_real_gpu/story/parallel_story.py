@@ -29,7 +29,7 @@ GPT_FAST = {1: 105, 2: 169, 4: 254, 8: 328}
 MODEL, CARD, CONTEXT = "llama-2-7b", "a100-80", 512
 WIRES = ("nvlink", "pcie", "network")
 DEVICES = (1, 2, 4, 8)
-# The wire and the number of users -> with how many cards a step is shortest: 65 calls cost more than what halving saves.
+# Interconnect and number of requests -> the number of cards with the shortest step: beyond it, 65 calls cost more than sharing saves.
 TURNS = {("nvlink", 1): 8, ("pcie", 1): 2, ("network", 1): 4, ("pcie", 32): 4}
 
 
@@ -40,7 +40,7 @@ def engine_alone(model: Transformer, num_blocks: int) -> LLMEngine:
 
 
 def the_ranks(lab: Lab) -> None:
-    """A model in several processes: what they hold, what they answer, what crosses."""
+    """A model in several processes: its parts, its tokens, and the communication."""
     t, p = lab.args.tensor_parallel_size, lab.args.pipeline_parallel_size
     folder = find_model(lab.args.model)
     config = EngineConfig(num_blocks=NUM_BLOCKS, enforce_eager=True)  # a replayed step is not counted
@@ -56,7 +56,7 @@ def the_ranks(lab: Lab) -> None:
     expected, steps = answers(alone, prompts, params)
     found, _ = answers(engine, prompts, params)
     lab.title("The same tokens")
-    lab.say("""The engine's process knows requests and blocks, and no weights. Each step it hands all ranks the same token ids,
+    lab.say("""The engine's process has no weights. In each step it sends all ranks the same token ids,
         positions and block tables. The last stage's first rank samples the next tokens and returns them.""")
     equal = sum(a == b for one, many in zip(expected, found) for a, b in zip(one, many))
     total = sum(map(len, expected))
@@ -82,9 +82,9 @@ def answers(
 
 def who_holds_what(lab: Lab, executor: MultiprocExecutor, config: ModelConfig, t: int, p: int) -> None:
     lab.title("Which rank holds what")
-    lab.say(f"""{t * p} processes, {p} stages of {t} ranks. A stage holds some of the layers; its ranks share each of them by
-        heads, by the MLP's inner numbers, and the embedding table by tokens. Each has a paged cache of its own, for its own heads
-        of its own layers. Block 7 is block 7 everywhere.""")
+    lab.say(f"""{t * p} processes, {p} stages of {t} ranks. A stage holds some of the layers. Its ranks split each layer by
+        heads and by the MLP's inner numbers, and the embedding table by tokens. Each rank has its own paged cache, for its heads
+        of its layers. A block has the same number on every rank.""")
     whole = NUMBER_BYTES * config.num_parameters
     held = sum(facts.weight_bytes for facts in executor.facts)
     rows = []
@@ -100,8 +100,8 @@ def who_holds_what(lab: Lab, executor: MultiprocExecutor, config: ModelConfig, t
         "By rank",
         ["rank", "layers", "heads", "weights, MB", "read, MB", "KV bytes per token"], rows,
         note=f"The whole model: {whole / 1e6:.1f} MB in {DTYPE}, {executor.facts[0].bytes_read / executor.facts[0].weight_bytes:.0%} of that "
-        f"in the file. A rank reads its own rows and columns of the file, and nothing else. All ranks together hold {held / whole:.3f} "
-        "times the model: norms, positions and the biases behind a sum are held whole, a tied embedding table by the first and the last stage.",
+        f"in the file. A rank reads only its own rows and columns of the file. All ranks together hold {held / whole:.3f} times the model: "
+        "each holds the norms, the positions and the biases added to a sum; the first and the last stage hold a tied embedding table.",
     )  # fmt: skip
     lab.figure(draw_ranks(config, t, p), "who_holds_what")
 
@@ -127,13 +127,13 @@ def what_crosses(
         lab.predict(
             "tp-all-reduce", "tensor parallelism: how many all-reduces does a layer need",
             (sums - 1) // layers, (counted["all_reduce"][0] / num_steps - 1) / layers, source_says=1,
-            note="One behind attention, one behind the MLP; and one more per step after the embedding table, which is split by tokens.",
+            note="One after attention, one after the MLP; and one more per step after the embedding table, which is split by tokens.",
         )  # fmt: skip
     if p > 1:
         lab.predict(
-            "pp-activations", f"{p} stages: how often does a step send its vectors on",
+            "pp-activations", f"{p} stages: how often does a step send its vectors to the next stage",
             p - 1, counted["send"][0] / num_steps,
-            note="Once from each stage to the next. (Each rank sends to its own counterpart.)",
+            note="Once from each stage to the next. (Each rank sends to the rank with the same part of the next stage.)",
         )  # fmt: skip
     rows, all_equal = [], True
     for kind, (calls, nbytes) in counted.items():
@@ -142,19 +142,19 @@ def what_crosses(
             formula = [sum(calls.count for calls in per_step), sum(calls.nbytes for calls in per_step)]
             all_equal &= formula == [calls, nbytes]
             rows.append([kind, calls, formula[0], nbytes, formula[1]])
-    lab.predict("parallel-bytes", "do calls and bytes of all kinds equal the formula", True, all_equal)
+    lab.predict("parallel-bytes", "are calls and bytes of all kinds those of the formula", True, all_equal)
     lab.table(
-        f"{num_steps} steps, {sum(steps)} tokens: what one rank of each stage brought",
+        f"{num_steps} steps, {sum(steps)} tokens: calls and bytes of one rank of each stage",
         ["call", "calls", "formula", "bytes", "formula"], rows,
         note="all_reduce: (2 L + 1) x tokens x d. gather: requests x vocabulary / T. send: (P - 1) x tokens x d. In numbers of 4 bytes.",
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------------- what wires make of it
+# ---------------------------------------------------------------------- interconnects
 
 
 def tokens_a_second(wire: str, devices: int, users: int, share: float = 1.0) -> float:
-    """Of each user, on cards that reach this share of their data sheet."""
+    """Tokens per second of each request, on cards that reach this share of their data sheet."""
     cost = ParallelCost.of(
         find_shape(MODEL), find_card(CARD), find_interconnect(wire), devices, efficiency=share
     )
@@ -174,12 +174,12 @@ def predict_gpt_fast(devices: int) -> float:
 
 def the_wires(lab: Lab) -> None:
     lab.title("The effect of the interconnect")
-    lab.say(f"""{MODEL} in 16 bit on {CARD}. A step's weights and cache are divided among the cards; the calls are added. How long an
-        all-reduce takes was measured by others (Vidur), between 2, 4 and 8 cards. One card's figure is gpt-fast's, {GPT_FAST[1]} tokens a
+    lab.say(f"""{MODEL} in 16 bits on {CARD}. The cards share the reading of weights and cache; the calls take additional time. Vidur
+        published the times of all-reduces on 2, 4 and 8 cards. The figure of one card is gpt-fast's: {GPT_FAST[1]} tokens per
         second, published with those of 2, 4 and 8.""")
     lab.predict(
         "gpt-fast-8", "gpt-fast on 8 cards, tokens per second (105 on one)", round(predict_gpt_fast(8)), GPT_FAST[8],
-        tolerance=0.15, note="8 times as many cards, about 3 times as fast: what is left is mostly waiting for 64 sums.",
+        tolerance=0.15, note="8 times as many cards are about 3 times as fast: most of the rest is the time of 64 all-reduces.",
     )  # fmt: skip
     share = GPT_FAST[1] / tokens_a_second("nvlink", 1, 1)  # that gpt-fast reaches
     curves = {
@@ -194,7 +194,7 @@ def the_wires(lab: Lab) -> None:
     for (wire, users), number in TURNS.items():
         title = find_interconnect(wire).title
         lab.predict(
-            "tp-turns", f"{title}, {users} user{'s' * (users > 1)}: with how many of 1, 2, 4, 8 cards is a step shortest",
+            "tp-turns", f"{title}, {users} request{'s' * (users > 1)}: on how many of 1, 2, 4, 8 cards is a step shortest",
             number, turns[wire, users],
         )  # fmt: skip
     lab.figure(draw_curve(DEVICES, curves, GPT_FAST), "tensor_parallel")
