@@ -21,16 +21,17 @@ import argparse
 
 from labkit.lab import Lab, run_lab
 from phase1_tokens_embeddings.weights import CARDS, SHAPES
+from phase4_scheduler.simulator.traffic import read_trace
 from phase4_scheduler.story.scaling_story import a_day, mixed_cards, old_prefixes, the_cases, the_matrix
 
 
 def story(lab: Lab) -> None:
-    cases = the_cases(lab)
-    the_matrix(lab, cases)
-    old_prefixes(lab)
+    trace = read_trace(lab.args.trace) if lab.args.trace else []  # first: a wrong file is told at once
+    the_matrix(lab, the_cases(lab))
+    old_prefixes(lab, trace)
     mixed_cards(lab)
     if not lab.quick:  # a day has 86,400 requests
-        a_day(lab)
+        a_day(lab, trace)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Numbers in few bits: weights quantized while a model is loaded, keys and values quantized as they are stored.
+"""Quantization: of the weights while a model is loaded, of keys and values as they are stored.
 
 Changes: less memory, so longer contexts and more users, for answers that differ slightly.
 Attaches to: the loading of a model (`Feature.prepare_model`), and the storage of the cache (`Feature.kv_storage`). How it
@@ -21,7 +21,7 @@ class QuantizedWeights(Feature):
     """`quantization`: "int8", "fp8", "int4", "q8_0" or "q4_0"; None: the weights as the file has them."""
 
     settings = {"quantization": None}
-    refuses = {"Executors": "it works on one device"}
+    refuses = {"Executors": "weights are quantized on one device"}
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

@@ -32,20 +32,20 @@ NEXT_TOKEN = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5
 LATENCY = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)  # fmt: skip
 
 GAUGES = {
-    "num_requests_running": "Sequences that take part in steps.",
-    "num_requests_waiting": "Requests that wait to be admitted.",
-    "kv_cache_usage_perc": "Share of the KV cache's blocks that some request holds; 1 is all.",
+    "num_requests_running": "Requests that take part in steps.",
+    "num_requests_waiting": "Requests in the waiting queue.",
+    "kv_cache_usage_perc": "Share of the KV cache's blocks that requests hold; 1 is all.",
 }
 COUNTERS = {
     "prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
-    "prefix_cache_hits": "Prompt tokens found there.",
-    "num_preemptions": "How often a request had to make room.",
-    "prompt_tokens": "Tokens of prompts that were processed.",
-    "prompt_tokens_cached": "Those of them that did not have to be computed.",
-    "generation_tokens": "Tokens written.",
+    "prefix_cache_hits": "Prompt tokens found in the prefix cache.",
+    "num_preemptions": "Preemptions.",
+    "prompt_tokens": "Prompt tokens, cached ones included.",
+    "prompt_tokens_cached": "Prompt tokens that were not computed, because they were cached.",
+    "generation_tokens": "Generated tokens.",
     "estimated_flops_per_gpu": "Operations of all steps, estimated (--enable-mfu-metrics).",
-    "estimated_read_bytes_per_gpu": "Bytes that they read from memory, estimated.",
-    "estimated_write_bytes_per_gpu": "Bytes that they wrote there, estimated.",
+    "estimated_read_bytes_per_gpu": "Bytes that all steps read from memory, estimated.",
+    "estimated_write_bytes_per_gpu": "Bytes that all steps wrote to memory, estimated.",
 }
 SPEC_DECODE = {  # with speculative decoding only
     "num_drafts": "How often a request had draft tokens verified in a step.",
@@ -55,7 +55,7 @@ SPEC_DECODE = {  # with speculative decoding only
 SECONDS = {
     "time_to_first_token_seconds": ("From the arrival of a request to its first token.", FIRST_TOKEN),
     "inter_token_latency_seconds": ("From each token to the next.", NEXT_TOKEN),
-    "request_time_per_output_token_seconds": ("Mean time a token after the first, by request.", NEXT_TOKEN),
+    "request_time_per_output_token_seconds": ("Mean time per token after the first, by request.", NEXT_TOKEN),
     "e2e_request_latency_seconds": ("From arrival to the last token.", LATENCY),
     "request_queue_time_seconds": ("From the engine's queue to the first step.", LATENCY),
     "request_prefill_time_seconds": ("From the first step to the first token.", LATENCY),
@@ -67,20 +67,20 @@ TOKENS = {
     "request_generation_tokens": "Tokens of an answer.",
     "request_params_max_tokens": "max_tokens of a request.",
     "request_max_num_generation_tokens": "Tokens of the longest of a request's n answers.",
-    "request_prefill_kv_computed_tokens": "Prompt tokens whose keys and values were computed, not found.",
+    "request_prefill_kv_computed_tokens": "Prompt tokens whose keys and values were computed, not cached.",
 }
 COUNTS = {
-    "iteration_tokens_total": ("Prompt tokens computed and tokens written, by step.", [1, *(2**i for i in range(3, 15))]),
+    "iteration_tokens_total": ("Prompt tokens computed plus tokens generated, by step.", [1, *(2**i for i in range(3, 15))]),
     "request_params_n": ("n of a request.", [1, 2, 5, 10, 20]),
-    "request_num_preemptions": ("How often a request made room.", [1, 2, 3, 4, 5, 10, 20]),
+    "request_num_preemptions": ("Preemptions of a request.", [1, 2, 3, 4, 5, 10, 20]),
 }  # fmt: skip
 # Families with one label more, and all its values: a series that is there from the start has a rate.
 LABELLED = {
-    "request_success": (Counter, "Requests that ended, by why.",
+    "request_success": (Counter, "Finished requests, by reason.",
                         "finished_reason", ("stop", "length", "abort", "error", "repetition")),
-    "prompt_tokens_by_source": (Counter, "Prompt tokens, by where from.",
+    "prompt_tokens_by_source": (Counter, "Prompt tokens, by source.",
                                 "source", ("local_compute", "local_cache_hit", "external_kv_transfer")),
-    "num_requests_waiting_by_reason": (Gauge, "Waiting requests, by why.", "reason", ("capacity", "deferred")),
+    "num_requests_waiting_by_reason": (Gauge, "Waiting requests, by reason.", "reason", ("capacity", "deferred")),
 }  # fmt: skip
 
 
@@ -130,7 +130,7 @@ class Metrics:
             for i in range(drafts)
         ]
         self._rejected = beside._rejected if beside else Counter(
-            "vllm:admission_rejections", "Requests refused since too many wait.", ["model_name", "reason"],
+            "vllm:admission_rejections", "Requests refused because too many are in progress.", ["model_name", "reason"],
             registry=self.registry,
         ).labels(model_name, "max_num_queued_reqs")  # fmt: skip
         tokens_held = limits.num_blocks * limits.block_size

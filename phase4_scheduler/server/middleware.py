@@ -57,7 +57,7 @@ def trusting(app: ASGIApp, names: Sequence[str]) -> ASGIApp:
 class CountLoad:
     """Middleware: how many answers are under way, for /load. A stream is until it has ended, or its client has gone.
 
-    Source: vllm/entrypoints/utils.py, load_aware_call.
+    Source: vllm/entrypoints/serve/utils/api_utils.py, load_aware_call.
     """
 
     def __init__(self, app: ASGIApp, server: Any, paths: Collection[str]) -> None:

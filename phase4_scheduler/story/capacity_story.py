@@ -80,7 +80,7 @@ def trust(lab: Lab, task: Task, plan: Plan) -> None:
         then = f" If they take {most:g} times as long as at 80%, "
         try:
             worst = task.cards(task.on(efficiency=slowest).plan().replicas)
-            then += f"{worst} cards are needed."
+            then += f"the plan is {worst} x {task.card.title}."
         except LabError as error:
             then += f"{error}."
     lab.say(f"""The clock is computed from a data sheet. Steps of vLLM 0.19 on an RTX 4090 and on an RTX PRO 6000 (Llama 3.1

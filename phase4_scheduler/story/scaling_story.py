@@ -30,7 +30,7 @@ from phase4_scheduler.simulator.parallel_cost import cost_on_cards
 from phase4_scheduler.simulator.planning import ENOUGH, SLO, binding_limit, efficiency_of
 from phase4_scheduler.simulator.routers import ROUTERS, LeastLoaded, LeastPerSpeed, PrefixAware
 from phase4_scheduler.simulator.tiers import Tier, TieredReplica
-from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, draw_traffic, read_trace
+from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, draw_traffic
 from phase4_scheduler.simulator.virtual_time import ClockedEngine
 from phase4_scheduler.story.capacity_story import conversations
 from phase4_scheduler.story.capacity_task import BLOCK_SIZE
@@ -166,11 +166,11 @@ def the_matrix(lab: Lab, cases: list[Case]) -> None:
         lab.figure(draw_matrix(cases, kept), "scaling_strategies")
 
 
-def a_day(lab: Lab) -> None:
+def a_day(lab: Lab, trace: list[TrafficRequest]) -> None:
     """Fleets of a fixed size and fleets that follow a metric; then regions and models that share cards."""
     lab.title("A day with a quiet night")
     config = Fleet(lab.args.model, lab.args.card).config
-    base = read_trace(lab.args.trace) if lab.args.trace else draw_traffic("chat", 2000, 1.0, seed=lab.seed)
+    base = trace or draw_traffic("chat", 2000, 1.0, seed=lab.seed)
     base = [replace(r, kind="", hash_ids=()) for r in base]
     full = config.serve([replace(r, arrival=0.0) for r in base[:ENOUGH]])
     # Not `saturated_rate`: the autoscaler's metric counts tokens that are computed again after a preemption, too. On an L4 that is 1%
@@ -217,13 +217,13 @@ def fixed(replicas: int) -> Autoscaler:
     return Autoscaler(fewest=replicas, most=replicas)
 
 
-def old_prefixes(lab: Lab) -> None:
+def old_prefixes(lab: Lab, trace: list[TrafficRequest]) -> None:
     """Conversations that come back, and where their keys and values wait meanwhile."""
     lab.title("Levels of KV memory")
     config = Fleet(lab.args.model, lab.args.card).config
     cost, chunk = config.cost, config.scheduler.max_num_batched_tokens
     traffic, sizes = conversations(120 if lab.quick else 400, 5, 8.0, lab.seed), (16, 1000)
-    if lab.args.trace and (named := [r for r in read_trace(lab.args.trace) if r.hash_ids]):
+    if named := [r for r in trace if r.hash_ids]:
         num_blocks = config.num_blocks * BLOCK_SIZE // TRACE_BLOCK
         config = replace(config, block_size=TRACE_BLOCK, num_blocks=num_blocks)
         traffic, sizes = named, (256, 4000)

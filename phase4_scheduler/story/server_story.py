@@ -56,7 +56,7 @@ def two_processes(lab: Lab) -> None:
     seconds = 1.0 if lab.quick else 4.0
     folder = str(find_model(lab.args.model))
     lab.title("Why two processes")
-    lab.say("""Four users decode. Meanwhile another user's very long prompt is made into tokens: first in another process,
+    lab.say("""Four users decode. Meanwhile another user's very long prompt is tokenized: first in another process,
         then in a thread of the engine's own. Python runs one thread of a process at a time, so two threads that both have
         work to do take turns.""")
     spawn = multiprocessing.get_context("spawn")
@@ -95,8 +95,8 @@ def two_processes(lab: Lab) -> None:
             process only steps.""",
     )
     lab.table(
-        "A step of four users, while a prompt is made into tokens",
-        ["the prompt is made into tokens", "step, ms", "times as long"],
+        "A step of four users, while a prompt is tokenized",
+        ["the prompt is tokenized", "step, ms", "times as long"],
         [[name, medians[name], medians[name] / alone] for name in ways],
         note="""Beside another process it should take no longer, if each has a core of its own. Where it does, the system has put
             both on one core for some of the time, or the cores share something.""",

@@ -8,7 +8,7 @@
 Both sides live in this process, so that the decode side reads the other's cache as it reads its own. Between machines NIXL or
 Mooncake bring the blocks; names and rules are the same.
 
-Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl. (There the lease is 30 s, too.)
+Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl. (There the lease is 30 s, too, and heartbeats of the decode side renew it.)
 """
 
 import time
