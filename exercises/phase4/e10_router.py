@@ -47,8 +47,8 @@ class Router:
         replicas = range(len(loads))
         known = [self._known(blocks, replica) for replica in replicas]
         chosen = min(replicas, key=lambda replica: (-known[replica], loads[replica]))
-        drowns = loads[chosen] > min(loads) + self.slack
-        if known[chosen] * 2 < len(blocks) or drowns:
+        overloaded = loads[chosen] > min(loads) + self.slack
+        if known[chosen] * 2 < len(blocks) or overloaded:
             chosen = loads.index(min(loads))
         self.given[chosen].update(blocks)
         return chosen

@@ -77,20 +77,20 @@ def grade_littles_law(in_system: Callable, running: Callable, highest_rate: Call
 
 Asked = Sequence[tuple[list[int], list[int]]]  # (blocks, loads) of each request
 
-DROWNS, TOO_LITTLE = "loads[chosen] > min(loads) + self.slack", "known[chosen] * 2 < len(blocks)"
+OVERLOADED, TOO_LITTLE = "loads[chosen] > min(loads) + self.slack", "known[chosen] * 2 < len(blocks)"
 LEAST, WRITTEN = "loads.index(min(loads))", "self.given[chosen].update(blocks)"
 ROUTER = Exercise(
     "p4e10_router",
     Router={
-        "never-looks": {f"{TOO_LITTLE} or drowns": "True"},
-        "drowns": {" or drowns": ""},
+        "never-looks": {f"{TOO_LITTLE} or overloaded": "True"},
+        "overloads-one": {" or overloaded": ""},
         "any-beginning-will-do": {TOO_LITTLE: "known[chosen] == 0"},
         "more-than-half": {TOO_LITTLE: "known[chosen] * 2 <= len(blocks)"},
-        "slack-counts-as-drowning": {DROWNS: "loads[chosen] >= min(loads) + self.slack"},
-        "looks-at-the-highest": {DROWNS: "max(loads) > min(loads) + self.slack"},
+        "slack-counts-as-overload": {OVERLOADED: "loads[chosen] >= min(loads) + self.slack"},
+        "looks-at-the-highest": {OVERLOADED: "max(loads) > min(loads) + self.slack"},
         "first-owner-only": {WRITTEN: "self.given[chosen].update(set(blocks).difference(*self.given))"},
         "forgets-the-overflow": {
-            f"{DROWNS}\n": f"{DROWNS}\n        if drowns:\n            return {LEAST}\n"
+            f"{OVERLOADED}\n": f"{OVERLOADED}\n        if overloaded:\n            return {LEAST}\n"
         },
         "writes-down-the-best": {
             f"chosen = {LEAST}\n        {WRITTEN}": f"{WRITTEN}\n            return {LEAST}\n        {WRITTEN}"

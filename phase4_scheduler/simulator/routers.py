@@ -65,7 +65,7 @@ class LeastPerSpeed:
 
 
 class PrefixAware:
-    """Where the beginning of the prompt went before, unless that replica drowns.
+    """Where the beginning of the prompt went before, unless that replica is overloaded.
 
     1. If the loads are far apart, the least loaded one.
     2. Else, if more than `cache_threshold` of the prompt is known: of the replicas that were given that prefix, the least loaded.
