@@ -142,7 +142,7 @@ def four_for_one(lab: Lab) -> None:
         "one that is always wrong": dict(method="custom", proposer=AlwaysProposes(1, 1, 1)),
         "n-gram": NGRAM,
         "tales-draft, greedy drafts": DRAFT_MODEL | dict(draft_sample_method="greedy"),
-        "tales-draft, drawn drafts": DRAFT_MODEL,
+        "tales-draft, sampled drafts": DRAFT_MODEL,
     }
     engines = {"none": load_engine(lab, 1), "drafter": load_engine(lab, 1, serves="tales-draft")} | {
         name: load_engine(lab, 1, num_speculative_tokens=3, **config) for name, config in settings.items()
@@ -153,7 +153,7 @@ def four_for_one(lab: Lab) -> None:
         [name, w.step_seconds / plain.step_seconds, w.tokens_per_step, speedup(w, plain)]
         for name, w in by_method.items()
     ]
-    window = by_method["tales-draft, drawn drafts"]
+    window = by_method["tales-draft, sampled drafts"]
     verifying, drafting = (
         w.step_seconds / plain.step_seconds for w in (by_method["one that is always wrong"], drafter)
     )

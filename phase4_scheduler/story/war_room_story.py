@@ -24,8 +24,8 @@ WINDOW, QUICK_WINDOW = 12, 2  # seconds of a "minute"
 BACK = 1.25  # a figure has come back if it is within this factor of the one before
 
 
-KNOWN = f"""of a range, such as x[12s]   {", ".join(OVER_RANGE)}
-of a vector                 {", ".join(AGGREGATIONS)}, with by (...)
+KNOWN = f"""of a range, such as x[12s]  {", ".join(OVER_RANGE)}
+of a vector                 {", ".join(AGGREGATIONS)}, with by (...); histogram_quantile(0.95, ...)
 between two                 + - * /   > < >= <= == !=   and or unless
 the runbook's A(x)          is no function: write rate(vllm:x_sum[12s]) / rate(vllm:x_count[12s])
 unknown here                deriv and the rest of PromQL"""
