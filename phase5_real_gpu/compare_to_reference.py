@@ -1,13 +1,13 @@
-"""Why is my number different? Your machine beside ours, each held against its own limits.
+"""Why is my number different? Your machine compared with the course's, each with its own limits.
 
-Milliseconds of two machines cannot be compared: one has faster memory, and that is all they say. What can be
-compared is the fraction of its own limit that each machine gets. Bytes over bandwidth, or operations over
-rate, is the shortest time that a step can take: its floor. A program that needs twice the floor here and twice
-the floor there runs equally well on both.
+Milliseconds of two machines cannot be compared: they only show that one has faster memory. The share of its own limit that
+each machine reaches can be compared. Bytes over bandwidth, or operations over
+rate, is the shortest time that a step can take: its floor. A program that takes twice the floor on both
+machines runs equally well on both.
 
-Without a file a quick look is taken at this machine (seconds). With one, from measure_machine.py or from one of
-the benchmarks (--json), that file is compared. For each figure: is it what this machine should give, and if it
-is not, which of seven known causes left its trace.
+Without a file the script measures this machine quickly (seconds). With a file, from measure_machine.py or from one of
+the benchmarks (--json), it compares that file. For each figure it says whether this machine should give it, and if
+not, which of seven known causes left a trace.
 """
 
 from typing import Any
@@ -33,7 +33,7 @@ def story(lab: Lab) -> None:
     lab.title("Figure by figure")
     chapters.show_lines(lab, result)
     chapters.show_like_cards(lab, mine, references)
-    lab.title("What may be behind it")
+    lab.title("Possible causes")
     chapters.show_causes(lab, result)
     lab.record(
         measurements=as_records(mine.measurements),

@@ -1,11 +1,11 @@
-"""What the compiler makes of the kernels: registers, memory, instructions, for seven kinds of card and without any.
+"""The machine code of the kernels: registers, memory and instructions for seven kinds of GPU; none of them is needed.
 
-A kernel that gives the right numbers may still be slow for reasons that show in its machine code: more
-variables than registers, loads of 2 bytes where 16 would do, no fetching ahead, products on the ordinary units
-instead of the matrix units. No GPU is needed to see that. A compiler writes instructions; it does not run them.
+A kernel with right results may still be slow for reasons that its machine code shows: more
+variables than registers, loads of 2 bytes instead of 16, no asynchronous copies, multiplications outside the
+tensor cores. The compiler writes instructions and does not run them, so it needs no GPU.
 
-You will see each kernel of the engine compiled for seven kinds of card, from a T4 to a B200, what one line moved in a
-loop does to the way keys are fetched, and a list of what cannot be known before a kernel has run.
+You will see each kernel of the engine compiled for seven kinds of GPU, from a T4 to a B200, the effect of moving one line
+of a loop on the way keys are fetched, and a list of facts that only a run can show.
 
 Needs Triton, not a GPU. One kernel, after a change of yours: --case "first scale". One kind of card: --card 75.
 """
@@ -29,8 +29,8 @@ def story(lab: Lab) -> None:
         chapters.explain_columns(lab)
         chapters.show_card(lab, card, [*lab.progress(compile_cases(listed), "compiling", total=len(listed))])
         return
-    lab.say("""A kernel is compiled for one kind of card when it is first launched. Here that is done ahead of time, for
-        cards that are not here, with the arguments that the engine would pass: 32 query heads and 8 KV heads of
+    lab.say("""Triton compiles a kernel at its first launch, for the card of the machine. Here it compiles ahead of time, for
+        other cards, with the arguments that the engine would pass: 32 query heads and 8 KV heads of
         128, blocks of 16 tokens.""")
     listed = chapters.requests(lab.quick)
     compiled = list(lab.progress(compile_cases(listed), "compiling", total=len(listed)))
@@ -43,7 +43,7 @@ def story(lab: Lab) -> None:
     chapters.engine_kernels(lab, engine)
     chapters.fetching_ahead(lab, for_main[chapters.PLAIN], for_main[chapters.HOISTED])
     chapters.show_card(lab, chapters.MAIN_CARD, [c for c in compiled if c.case.startswith("ladder")])
-    lab.title("What neither the interpreter nor the compiler can tell")
+    lab.title("What neither the interpreter nor the compiler shows")
     lab.table("It needs a card", ["what", "why"], list(chapters.NOT_CAUGHT.items()))
     lab.record(compiled=[asdict(c) for c in compiled], not_caught=chapters.NOT_CAUGHT)
     lab.figure(chapters.draw(engine), "compile_report")

@@ -1,16 +1,16 @@
 """The whole engine on this machine: TTFT, ITL and throughput beside their floors and beside transformers.
 
-Three figures are what users and operators feel:
+Three figures matter to users and operators:
 
-- TTFT, time to first token: how long until the answer begins. Set by prefill, so it depends on ISL, the
+- TTFT, time to first token. Prefill determines it, so it depends on ISL, the
   prompt's length: flat while reading the weights takes longer than computing, then in proportion to ISL.
 - ITL, inter-token latency: the time from one token to the next. At batch 1 every weight must be read for every
-  token, so bytes of the weights / bandwidth is a floor that no program gets below.
-- Throughput, tokens per second for all users together. The weights are read once for the whole batch: more
-  users cost little, until keys and values or arithmetic take over.
+  token, so bytes of the weights / bandwidth is a floor for every program.
+- Throughput, tokens per second of all requests together. The weights are read once for the whole batch: more
+  requests cost little, until keys and values or arithmetic take longer.
 
-Each figure stands beside the floor worked out from ceilings measured just before, and beside static batches of
-transformers on a model of the same shape. On a GPU it runs the shapes of GPT-2,
+Each figure is compared with its floor, computed from limits measured just before, and with static batches of
+transformers on a model of the same shape. On a GPU the script runs the shapes of GPT-2,
 TinyLlama-1.1B and Llama-3-8B in 16 bit; on a CPU `tales` and GPT-2. Weights are random: speed is not affected.
 """
 
@@ -31,9 +31,9 @@ def story(lab: Lab) -> None:
     bench = open_bench(device, dtype, lab.quick, lab.seed, lab.args.json if lab.args.resume else None)
     bench.save = lambda bench: lab.save(**bench.results())
     limits = bench.limits
-    lab.say(f"""Every token costs one reading of the weights. {limits.device_name} reads {limits.read_gb_s:,.0f} GB/s
-        and multiplies {limits.matmul_tflops[dtype]:,.3g} TFLOP/s in {dtype}, measured just now. So the shortest
-        time of every step is known before it runs.""")
+    lab.say(f"""Every step reads all weights once. {limits.device_name} reads {limits.read_gb_s:,.0f} GB/s
+        and multiplies {limits.matmul_tflops[dtype]:,.3g} TFLOP/s in {dtype}, measured just now. These limits give the shortest
+        time of every step before it runs.""")
     for bm in lab.progress(models, "models, a minute or so each" if not lab.quick else "models"):
         measure_model(bench, plan, bm, peers=not lab.args.no_peers)
 

@@ -1,14 +1,13 @@
 """Every attention kernel against the limit of this machine, against its peers, and against plain Python.
 
-A kernel's time in microseconds says little: is 300 good? So two questions come before it. How many bytes have
-to be moved, and how many operations done? And how fast does *this* machine move bytes and multiply, measured?
-Together they give a floor that no kernel can get under, and a share of it that each one reaches.
+A kernel's time in microseconds alone says little: is 300 good? The number of bytes and operations, and the measured speed of
+*this* machine, give a floor that no kernel can beat, and each kernel reaches a share of it.
 
-Nothing is timed before its answer was checked against Phase 2's attention: a wrong kernel is easily
+Each result is checked against Phase 2's attention before it is timed: a wrong kernel is easily
 a fast one. On a GPU this runs the Triton kernels, each rung of the ladder, PyTorch's SDPA,
-FlashInfer where it is installed, and the pure-Python reference at a size it can bear. On a CPU it runs Phase 3's
-compiled kernel and its peers at GPT-2's shape. (Triton's interpreter would run its kernels there, line by line.
-That proves them right and says nothing about speed, so it is not timed.)
+FlashInfer where it is installed, and plain Python at a small size. On a CPU it runs Phase 3's
+compiled kernel and its peers at GPT-2's shape. (Triton's interpreter checks results there and says nothing about
+speed, so it is not timed.)
 
 Source: Williams, Waterman, Patterson, "Roofline" (2009), for the floor; Phase 2's roofline.py builds it.
 """
@@ -29,8 +28,8 @@ def story(lab: Lab) -> None:
     device = lab.device
     dtype = "float32" if device == "cpu" else default_dtype(device)
     lab.title("The ceilings of this machine")
-    lab.say("""How fast can it read, copy, multiply, start? All later figures are compared with these four,
-        measured just now, and not with a data sheet.""")
+    lab.say("""How fast does it read, copy, multiply, and start an operation? All later figures are compared with these
+        four measurements, not with a data sheet.""")
     bench = open_bench(device, dtype, lab.quick, lab.seed, lab.args.json if lab.args.resume else None)
     bench.seconds = 0.03 if lab.quick else 0.15 if device == "cuda" else 0.3
     bench.until, bench.tell = began + PEERS_UNTIL, lab.show

@@ -1,16 +1,11 @@
-"""The distances inside a machine: how far away the numbers of a model are, and what fetching them costs.
+"""The memories of a machine: how fast each delivers the numbers of a model, and how long one number takes.
 
-Think of a nanosecond as a metre. What is in a register is at hand, 30 centimetres away. The first cache is on
-the desk, the second on the shelf behind you, the third down the corridor. Main memory is a walk around the
-block, and the disk is in another town.
+A large model has gigabytes of weights, and no cache holds that: for each token of a request, all weights come from main
+memory. So one figure decides how fast a model can decode: the bytes that memory delivers per second.
 
-A small model could live on the desk. A real one has gigabytes, and no cache holds that: for each token that a
-user waits for, all weights come from main memory. So one figure decides how fast a model can write: the bytes
-that memory delivers in a second.
-
-You will see both measured on this machine (on a GPU: L1, L2, its own memory, the bus to the main
-memory; on a CPU: L1, L2, L3, main memory), then where the bytes of one decode step live, how long each takes to
-move, and what that means in tokens per second. The floor of every decode kernel of this phase comes from here.
+You will see bandwidth and latency measured on this machine (on a GPU: L1, L2, its own memory, the bus to the main
+memory; on a CPU: L1, L2, L3, main memory), then where the bytes of one decode step are, how long each part takes to
+move, and the tokens per second that follow. The floor of every decode kernel of this phase comes from here.
 """
 
 from dataclasses import asdict
@@ -25,8 +20,8 @@ from phase5_real_gpu.story.memory_story import levels_of, where_bytes_live
 def story(lab: Lab) -> None:
     device = lab.device
     dtype = "float32" if device == "cpu" else default_dtype(device)
-    lab.say("""A processor computes faster than its memory can deliver. So between the two stand caches: small
-        memories that keep what was used last. The nearer, the faster, and the smaller. How much faster?""")
+    lab.say("""A processor computes faster than its memory can deliver. Caches between the two, small and fast
+        memories, keep the data that was used last. How much faster are they?""")
     limits = measure_limits(device, (dtype,), lab.quick)
     levels = levels_of(lab, limits, device)
     measurements = limits.measurements()

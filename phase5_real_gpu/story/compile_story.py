@@ -44,7 +44,7 @@ def dtype_for(capability: int) -> str:
 
 
 def requests(quick: bool) -> list[dict[str, Any]]:
-    """What to compile: the engine's kernels for each card, the first kernels and the ladder for one."""
+    """The cases to compile: the engine's kernels for each card, the first kernels and the ladder for one."""
     if quick:
         return [_one(case) for case in (*FIRST, *QUICK, PLAIN, HOISTED)]
     engine = [request for card in LIMITS for request in chosen(None, card)]
@@ -91,8 +91,8 @@ def show_card(lab: Lab, capability: int, kernels: Sequence[Compiled]) -> None:
 def first_kernels(lab: Lab, kernels: Sequence[Compiled]) -> None:
     lab.title("Three kernels to begin with")
     lab.say("""From `ladder/first_kernels.py`. With a stride of 32 no lane finds four neighbouring numbers, so there is no load of 16
-        bytes. The transpose exchanges its tile through shared memory. With three stages the loop fetches ahead: asynchronous
-        copies, and two buffers.""")
+        bytes. The transpose exchanges its tile through shared memory. With three stages the loop fetches ahead with asynchronous
+        copies into two buffers.""")
     show_card(lab, MAIN_CARD, kernels)
 
 
@@ -101,11 +101,11 @@ def explain_columns(lab: Lab) -> None:
         "registers      of one thread; 255 at most, and 65,536 for all threads of a multiprocessor\n"
         "spills         instructions that move variables out of registers and back: in loops / all\n"
         "shared KiB     fast memory on the chip that a program's threads share\n"
-        "matrix         instructions for products of tiles: mma by 32 threads, wgmma by 128 (sm_90),\n"
-        "               tcgen05 by a unit of its own (sm_100)\n"
-        "async          loads into shared memory that do not wait for the answer\n"
-        "buffers        tiles of keys that have a place in shared memory at the same time\n"
-        "16 B           loads of 16 bytes per thread, the widest there are\n"
+        "matrix         tensor core instructions: mma by 32 threads, wgmma by 128 (sm_90),\n"
+        "               tcgen05 for the whole program (sm_100)\n"
+        "async          asynchronous copies into shared memory (cp.async)\n"
+        "buffers        tiles of keys that fit in shared memory at the same time\n"
+        "16 B           loads of 16 bytes per thread\n"
         "fit            programs that fit on one multiprocessor at once"
     )
 
@@ -123,18 +123,18 @@ def engine_kernels(lab: Lab, kernels: Sequence[Compiled]) -> None:
          "Such a kernel compiles without a message, and fails at its first launch."),
         ("aot-no-spills", "how many have a loop in which variables do not fit into registers",
          0, sum(bool(c.spills_in_loops) for c in kernels),
-         "A spilled variable goes through ordinary memory in every iteration, and decode waits for memory already. A "
-         "few spills before or behind a loop run once and cost nothing that shows."),
-        ("aot-matrix-units", "attention from sm_80 on: how many of the kernels leave the matrix units idle",
+         "A spilled variable goes through memory in every iteration, and decode waits for memory already. A "
+         "few spills before or after a loop run once and cost little time."),
+        ("aot-matrix-units", "attention from sm_80 on: how many of the kernels leave the tensor cores idle",
          0, sum(not (c.mma or c.wgmma or c.tcgen05) for c in modern),
-         "In 16 and 8 bits. In float32 they are not used on purpose: they would round to 10 bits."),
+         "In 16 and 8 bits. Kernels in float32 do not use them on purpose: TF32 keeps only 10 bits of the fraction."),
         ("aot-wgmma", "prefill for sm_90 uses wgmma, multiplications by four groups of 32 threads together",
          True, all(c.wgmma > 0 for c in modern if c.kernel == "prefill_kernel" and c.capability == 90),
-         "It needs 64 rows or more. A prefill tile has them; decode has 16, so there it is mma, and fast enough: "
+         "It needs 64 rows or more, which a prefill tile has. Decode has 16 rows and uses mma, which is fast enough: "
          "decode waits for memory."),
-        ("aot-fetches-ahead", "attention from sm_80 on: the fewest tiles of keys that have a place at the same time",
+        ("aot-fetches-ahead", "attention from sm_80 on: the smallest number of buffers for tiles of keys",
          2, min((c.buffers for c in modern), default=0),
-         "One that is being multiplied, one that is on its way. With a single one the program fetches, waits, "
+         "While one tile is multiplied, another is in flight. With a single buffer the program fetches, waits, "
          "multiplies, and fetches again."),
     ]  # fmt: skip
     for claim, question, predicted, measured, note in claims:
@@ -148,16 +148,16 @@ def engine_kernels(lab: Lab, kernels: Sequence[Compiled]) -> None:
     if any(c.capability == 75 for c in kernels):
         old = [c for c in kernels if c.capability == 75]
         if not any(c.mma for c in old):
-            lab.say("""A T4 has matrix units, and this version of Triton writes no instruction for them: products run
-                on the ordinary units. It has no bfloat16 and no async loads either, so the kernels are compiled
-                for float16 there, and each iteration waits for its keys. They are right on a T4; they are not fast.""")
+            lab.say("""A T4 has tensor cores, but this version of Triton writes no instructions for them: multiplications run
+                on the ordinary units. It has no bfloat16 and no asynchronous copies either, so the kernels are compiled
+                for float16, and each iteration waits for its keys. On a T4 their results are right, but they are slow.""")
 
 
 def fetching_ahead(lab: Lab, plain: Compiled, hoisted: Compiled) -> None:
     lab.title("One line moved, two buffers instead of one")
-    lab.say("""To fetch keys ahead a program has to know where they are. In a paged cache the address comes out of the
-        block table: a load that has to be answered before the other can start. The compiler cuts a loop into
-        3 stages, so that stages of neighbouring iterations overlap. Here it spends one of them on the block table.""")
+    lab.say("""To fetch keys ahead a program must know their address. In a paged cache the address comes from the
+        block table, and this load must be complete before the load of the keys can start. The compiler divides a loop into
+        3 stages and overlaps the stages of neighbouring iterations. Here one stage is spent on the block table.""")
     lab.show("""tile        iteration i:  load ids(i) -> load keys(i) -> multiply
 hoisted     iteration i:  load ids(i+1), load keys(i) -> multiply          (ids(i) came one iteration ago)""")
     under_way = ", ".join(  # where the loop waits; the wait behind the loop is always for all of them
@@ -165,16 +165,16 @@ hoisted     iteration i:  load ids(i+1), load keys(i) -> multiply          (ids(
     )
     lab.predict(
         claim="aot-hoisted-buffers",
-        question="3 stages: buffers for keys when the ids are loaded in the same iteration, and one iteration early",
+        question="3 stages: buffers for keys if the ids are loaded in the same iteration, and one iteration early",
         predicted=[1, 2],
         measured=[plain.buffers, hoisted.buffers],
-        note=f"Fetches that may still be under way where the loop waits for keys: {under_way}. What that is worth in time, "
-        "kernel_benchmark.py measures on a GPU.",
+        note=f"Copies that may be in flight where the loop waits for keys: {under_way}. kernel_benchmark.py measures the gain "
+        "in time on a GPU.",
     )
 
 
 def draw(kernels: Sequence[Compiled]) -> Figure:
-    """What a multiprocessor has, and what the kernels take of it."""
+    """Shares of a multiprocessor's registers and shared memory that a program of each kernel takes."""
     shown = [c for c in kernels if c.capability == MAIN_CARD and c.registers]
     limits = LIMITS[MAIN_CARD]
     fig, (ax,) = new_figure(

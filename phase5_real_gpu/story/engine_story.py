@@ -41,29 +41,29 @@ def show_t4(lab: Lab) -> None:
         tolerance=0.1,
         note=f"""Predicted by the rule: {weight_bytes / 1e9:.2f} GB of weights at {card.bandwidth_gb_s} GB/s take
             {1e3 / by_the_rule:.1f} ms. Counted: {read_bytes / 1e9:.2f} GB are really read, since a
-            step needs one row of the embedding table, not all of it. Plain fp16 decode cannot write
+            step needs one row of the embedding table, not all of it. Plain fp16 decode cannot generate
             {one_user:.0f} tokens per second on this card: other weights, another card or another count.""",
     )
     lab.table(
         "TinyLlama-1.1B on a T4: the source's figures beside what the data sheet allows",
         ["ms, or tokens per second", "the source says", "data sheet allows", "the source reaches"],
         [[m.name, m.value, m.floor, f"{m.share_of_limit:.0%}"] for m in ARTICLE.measurements],
-        note="""Batches with contexts of length nought, to be generous. More than 100% is impossible. The rest is
+        note="""The limits of batches leave out keys and values. More than 100% is impossible. The other figures are
             possible, and so is the shape of TTFT: flat while reading the weights takes longer than computing, then in proportion.""",
     )
     dollars = card.dollars_per_hour / 3600 * 1e6
-    lab.say(f"""What it costs: at ${card.dollars_per_hour:.2f} per hour a million tokens cost
-        ${dollars / counted:.2f} at best if each user has the card alone, and
-        ${dollars / of_64:.2f} at the {of_64:,.0f} tokens per second that the source reports for 64 users.""")
+    lab.say(f"""At ${card.dollars_per_hour:.2f} per hour a million tokens cost
+        ${dollars / counted:.2f} at best if one request has the card alone, and
+        ${dollars / of_64:.2f} at the {of_64:,.0f} tokens per second that the source reports for 64 requests.""")
 
 
 def check_claims(lab: Lab, bench: Bench, plan: Plan, models: Sequence[BenchModel]) -> None:
-    """The source's claims where a GPU can say something of them, and our own predictions for the last model."""
+    """The source's claims that a GPU can check, and our own predictions for the last model."""
     lab.title(f"Predictions for {bench.limits.device_name}")
     if bench.device == "cuda" and any(bm.name == "tinyllama" for bm in models):
         _claims_on_gpu(lab, bench, plan)
     elif bench.device == "cpu":
-        remedy = "On a CPU the line rises elsewhere, and these sizes take minutes: run this script on a machine with a GPU."
+        remedy = "On a CPU TTFT rises at other lengths, and these sizes take minutes: run this script on a machine with a GPU."
         ratio = "TinyLlama-1.1B: throughput at batch 64 over batch 1"
         lab.cannot_measure("t4-ttft", "TTFT of TinyLlama-1.1B: flat, then linear in ISL", "GPU", remedy)
         lab.cannot_measure("t4-throughput", ratio, "GPU", remedy)
@@ -74,9 +74,9 @@ def check_claims(lab: Lab, bench: Bench, plan: Plan, models: Sequence[BenchModel
     if itl := bench.found.get(f"itl-{bm.name}-b1"):
         lab.predict(
             "decode-floor",
-            f"ITL at batch 1, {bm.title}: is it longer than reading all weights, and the context's keys and values, once?",
+            f"ITL at batch 1, {bm.title}: is it longer than reading all weights and the context's keys and values once?",
             predicted=True, measured=itl.value > 0.8 * itl.floor, kind="timing",
-            note=f"{itl.value:.1f} ms; the memory allows {itl.floor:.1f}. That is {itl.share_of_limit:.0%} of what it allows. "
+            note=f"{itl.value:.1f} ms; the floor is {itl.floor:.1f} ms. The step reaches {itl.share_of_limit:.0%} of the memory's limit. "
             f"{_why(itl.share_of_limit)}",
         )  # fmt: skip
     if theirs := bench.value(f"transformers-static-throughput-{bm.name}-b{most}"):

@@ -82,12 +82,12 @@ def against_python(lab: Lab, bench: Bench, claim: str, case: AttentionCase, kern
 
 def on_cpu(lab: Lab, bench: Bench) -> None:
     lab.title("Kernels: right first, then timed")
-    lab.say(f"""No GPU here. The Triton kernels can only be interpreted, which proves them right ({PROOF}) and says nothing of their
+    lab.say(f"""No GPU here. The Triton kernels can only be interpreted, which checks their results ({PROOF}) and says nothing about their
         speed. Phase 3's kernel, compiled by numba, runs at full speed on a CPU. One layer of GPT-2: 12 heads of 64, blocks of 16 tokens
-        scattered over the memory. Caches are emptied before each run, because in a model the next layer's keys are elsewhere.""")
+        scattered over the memory. Caches are emptied before each run, because in a model the next layer has other keys.""")
     lab.cannot_measure(
         "triton-vs-python", "plain Python loops take how many times as long as the Triton kernel", "GPU",
-        "Run this script on a machine with an NVIDIA GPU. Below: the same question for the compiled kernel.",
+        "Run this script on a machine with an NVIDIA GPU. The same question for the compiled kernel follows.",
     )  # fmt: skip
     jobs = (
         (cases.CPU_DECODE, [peers.COMPILED, peers.GATHER, peers.SDPA]),
@@ -103,18 +103,18 @@ def on_cpu(lab: Lab, bench: Bench) -> None:
             "cpu-decode-bandwidth",
             f"{cases.CPU_DECODE.title}, compiled, in place: share of the bandwidth just measured",
             predicted=(0.25, 1.1), between=True, measured=round(main.share_of_limit, 2), kind="timing",
-            note=f"""{main.details['bytes'] / 1e6:.0f} MB have to be read: {main.floor / 1e3:.1f} ms at
-                {bench.limits.read_gb_s:.0f} GB/s. It took {main.value / 1e3:.1f} ms. An implementation that copies first
-                reads, writes and reads each byte again: it cannot come to more than a third.""",
+            note=f"""The kernel must read {main.details['bytes'] / 1e6:.0f} MB: {main.floor / 1e3:.1f} ms at
+                {bench.limits.read_gb_s:.0f} GB/s. It took {main.value / 1e3:.1f} ms. An implementation that gathers first
+                reads, writes and reads each byte again, and reaches at most a third.""",
         )  # fmt: skip
     against_python(lab, bench, "compiled-vs-python", cases.PYTHON_CPU, "the compiled kernel")
     lab.title("All figures")
     show_results(lab, bench)
     if main and gather:
         layers = SHAPES["gpt2"].num_layers
-        lab.say(f"""What it means: GPT-2 has {layers} such layers. For 16 requests attention takes
+        lab.say(f"""GPT-2 has {layers} such layers. For 16 requests attention takes
             {layers * main.value / 1e3:.0f} ms of each step in place, and {layers * gather.value / 1e3:.0f} ms if blocks are
-            copied together first.""")
+            gathered first.""")
 
 
 # ---------------------------------------------------------------------- on a GPU
@@ -123,8 +123,8 @@ def on_cpu(lab: Lab, bench: Bench) -> None:
 def on_gpu(lab: Lab, bench: Bench) -> None:
     lab.title("Kernels: right first, then timed")
     lab.say("""One layer of Llama-3 8B: 32 query heads, 8 KV heads, 128 numbers per head, blocks of 16 tokens
-        scattered over the memory. Caches are emptied before each run. A kernel that fails or is missing says so, and
-        the others go on.""")
+        scattered over the memory. Caches are emptied before each run. A kernel that fails or is missing is reported, and
+        the others run.""")
     ours = [peers.TRITON]
     if problem := triton_setup.card_problem(getattr(torch, bench.dtype)):
         bench.leave_out(peers.TRITON.title, problem)
@@ -142,9 +142,9 @@ def on_gpu(lab: Lab, bench: Bench) -> None:
     if mine := bench.found.get(cases.DECODE_B64.name):
         layers = SHAPES["llama-3-8b"].num_layers
         step_ms = mine.value * layers / 1000
-        lab.say(f"""What it means: Llama-3 8B has {layers} such layers, so for 64 requests with 4k tokens each attention takes
-            {step_ms:.1f} ms of every step. From attention alone, no request can get more than {1000 / step_ms:,.0f} tokens
-            per second. Each percent of bandwidth a kernel leaves unused is a percent on that part of the rent.""")
+        lab.say(f"""Llama-3 8B has {layers} such layers, so for 64 requests with 4k tokens each attention takes
+            {step_ms:.1f} ms of every step. Attention alone limits each request to {1000 / step_ms:,.0f} tokens
+            per second. Each percent of bandwidth that a kernel leaves unused adds a percent to this part of the cost.""")
 
 
 def gpu_jobs(bench: Bench, ours: Sequence[Runner]) -> list[Job]:

@@ -25,16 +25,16 @@ def levels_of(lab: Lab, limits: Limits, device: str) -> dict[str, Point]:
     )
     caches = on.cache_sizes()
     if device == "cuda":
-        lab.say("""Every program on the card reads the same set of numbers over and over, each from another place on.
-            A set that fits beside a multiprocessor comes from its L1 cache, a larger one from the L2 cache that all
-            share, the largest from the card's own memory. Then a single program jumps about in the set: each number
-            says where the next one lies, so that nothing can be fetched ahead.""")
+        lab.say("""Every program on the card reads the same set of numbers repeatedly, each from a different beginning.
+            A set that fits into the L1 cache of a multiprocessor is read from there, a larger one from the L2 cache that all
+            share, the largest from the card's own memory. Then a single program reads numbers in random order: each number
+            is the place of the next one, so nothing can be fetched ahead.""")
         largest = min(1024 * MIB, torch.cuda.mem_get_info()[0] // 4)
     else:
-        lab.say("""One core reads a set of numbers over and over. While the set fits in a cache, it comes from there.
-            Then it jumps about in it: each number says where the next one lies, so that nothing can be fetched ahead.""")
+        lab.say("""One core reads a set of numbers repeatedly. While the set fits in a cache, it is read from there.
+            Then the core reads numbers in random order: each number is the place of the next one, so nothing can be fetched ahead.""")
         if not caches:
-            lab.say("This system does not say how large its caches are, so the curve has no names on it.")
+            lab.say("This system does not report the sizes of its caches, so the curve has no labels.")
         largest = max((128 if lab.quick else 512) * MIB, 4 * max(caches.values(), default=0))
         largest = min(largest, memory_bytes() // 8)
     points: list[Point] = []
@@ -65,10 +65,10 @@ def predict_steps(lab: Lab, levels: dict[str, Point], who: str) -> None:
         note="A rule of thumb: each level is two to three times as fast as the next one.",
     )  # fmt: skip
     lab.predict(
-        "memory-jump", "one number from a random address in memory: how many times the wait for one in the nearest cache",
+        "memory-jump", "latency of a random read from memory: how many times that of the nearest cache",
         predicted=(20, 400), between=True, measured=round(far.jump_ns / near.jump_ns, 1), unit="x", kind="timing",
-        note=f"{near.jump_ns:.1f} ns against {far.jump_ns:.0f} ns. That is why kernels ask for the next tile while they "
-        "compute on this one: in order, memory is a few times slower; on demand, it is a hundred times slower.",
+        note=f"{near.jump_ns:.1f} ns against {far.jump_ns:.0f} ns. So kernels request the next tile while they "
+        "compute on the current one: read in order, memory is several times slower than the cache; in random order, about a hundred times.",
     )  # fmt: skip
 
 
@@ -77,25 +77,23 @@ def show_levels(lab: Lab, levels: dict[str, Point], limits: Limits, who: str) ->
     on_gpu = limits.h2d_gb_s is not None
     memory = torch.cuda.get_device_properties(0).total_memory if on_gpu else memory_bytes()
     for name, point in levels.items():
-        jump = point.jump_ns
-        walk = f"{jump:,.0f} m" if jump >= 10 else f"{jump:.1f} m"
         size = memory if name == "DRAM" else point.size
-        rows.append(["memory" if name == "DRAM" else name, show_size(size), point.gb_s, jump, walk])
+        rows.append(["memory" if name == "DRAM" else name, show_size(size), point.gb_s, point.jump_ns])
     if limits.h2d_gb_s:
-        rows.append(["main memory, over the bus (pinned)", "-", limits.h2d_gb_s, None, "-"])
+        rows.append(["main memory, over the bus (pinned)", "-", limits.h2d_gb_s, None])
     lab.table(
-        f"The levels: {who}", ["memory", "holds", "GB/s in order", "ns for one jump", "at a metre a ns"], rows,
+        f"The levels: {who}", ["memory", "size", "GB/s in order", "ns per random read"], rows,
         note=f"{'The card' if on_gpu else 'All cores together'} can read memory at {limits.read_gb_s:,.0f} GB/s: the ceiling of a "
-        "decode step. A jump in a large set also needs the tables that say where the address really is, and those "
-        "are not at hand either. A fast disk would be about 100,000 m away (typical, not measured here).",
+        "decode step. A random read in a large set also needs page tables, which are not in a near cache "
+        "either. A fast disk takes about 100,000 ns (typical, not measured here).",
     )  # fmt: skip
 
 
 def where_bytes_live(lab: Lab, limits: Limits, levels: dict[str, Point]) -> None:
     lab.title("Where the bytes of one decode step live")
-    lab.say("""A decode step gives each user one token. For that it reads every weight once, for all users
-        together, and the keys and values of each user. Between its operations go small vectors, the activations:
-        those can stay in a cache. In 16-bit numbers:""")
+    lab.say("""A decode step generates one token for each request. It reads every weight once for all requests
+        together, and the keys and values of each request. Its operations pass small vectors on, the activations, which can
+        stay in a cache. In 16-bit numbers:""")
     card = CARDS["h100"]
     steps = [
         (SHAPES[name], users, context, step_bytes(SHAPES[name], users, context))
@@ -109,7 +107,7 @@ def where_bytes_live(lab: Lab, limits: Limits, levels: dict[str, Point]) -> None
         "step-kv-share", f"{names[-1]}: share of keys and values in what comes from memory",
         predicted=round(kv / (weights + kv), 2), measured=round(step.kv / step.from_memory, 2), tolerance=0.02,
         note=f"{users} x {context:,} tokens x 128 KiB = {step.kv / GB:.1f} GB, beside {step.weights / GB:.1f} GB of weights. "
-        "All users share the weights; keys and values are each user's own.",
+        "All requests share the weights; each has its own keys and values.",
     )  # fmt: skip
     machines = [(f"this {limits.device_name}", limits.read_gb_s), (card.title, float(card.bandwidth_gb_s))]
     rows = []
@@ -119,17 +117,17 @@ def where_bytes_live(lab: Lab, limits: Limits, levels: dict[str, Point]) -> None
         rows.append([name, *megabytes, here, 1000 / here, there, 1000 / there, users * 1000 / there])
     lab.table(
         "One step: its bytes in MB, and the least milliseconds and most tokens per second",
-        ["model, users", "weights", "KV", "activations", "ms here", "tok/s a user", "ms there", "tok/s a user", "in all"],
+        ["model, requests", "weights", "KV", "activations", "ms here", "tok/s each", "ms there", "tok/s each", "all"],
         rows,
         note=f"Here: {limits.read_gb_s:,.0f} GB/s, measured. There: an {card.title} with {card.bandwidth_gb_s:,} GB/s by its "
         "data sheet, which no program quite reaches.",
     )  # fmt: skip
     one, many = (steps[i][3].seconds(card.bandwidth_gb_s) for i in (2, 3))
     dollars = [card.dollars_per_hour / 3600 * seconds * 1e6 for seconds in (one, many / USERS)]
-    lab.say(f"""What it means: one user of Llama-3 8B on an {card.title.split()[0]} gets at most {1 / one:,.0f} tokens a
-        second, however fast the card computes. {USERS} users share each reading of the weights: a step takes
-        {many / one:.1f} times as long and gives {USERS} tokens. At {card.dollars_per_hour:.2f} dollars per hour (an
-        assumption) a million tokens cost {dollars[0]:.2f} dollars for one user alone, {dollars[1]:.2f} for {USERS}
+    lab.say(f"""So one request of Llama-3 8B on an {card.title.split()[0]} gets at most {1 / one:,.0f} tokens per
+        second, however fast the card computes. {USERS} requests share each reading of the weights: a step takes
+        {many / one:.1f} times as long and generates {USERS} tokens. At ${card.dollars_per_hour:.2f} per hour (an
+        assumption) a million tokens cost ${dollars[0]:.2f} for one request alone, ${dollars[1]:.2f} for {USERS}
         together.""")
     if largest := max((point.size for name, point in levels.items() if name.startswith("L")), default=0):
         lab.say(f"""Could a cache help? The largest one here holds {show_size(largest)}. GPT-2's weights are

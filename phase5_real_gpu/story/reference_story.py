@@ -20,7 +20,7 @@ VERDICTS = {
         "faster", "closer to its limit than the reference. (Beyond 100%: the data fits a cache, or a ceiling was "
         "measured too low because something else was running.)"),
     "slower than your limits explain": (
-        "SLOWER", "further from its limit than the reference. That has a cause."),
+        "SLOWER", "further from its limit than the reference. There is a cause."),
     "not comparable": ("-", "no limit is known with which both can be compared."),
 }  # fmt: skip
 
@@ -44,19 +44,19 @@ def show_machines(lab: Lab, mine: Reference, theirs: Reference) -> None:
         [f"multiplies {dtype}", *(show_value(r.matmul_tflops.get(dtype), "TFLOP/s") for r in (a, b))]
         for dtype in sorted({*a.matmul_tflops, *b.matmul_tflops})
     ]
-    rows.append(["starts a piece of work in", show_value(a.launch_us, "us"), show_value(b.launch_us, "us")])
+    rows.append(["starts an operation in", show_value(a.launch_us, "us"), show_value(b.launch_us, "us")])
     lab.table("Limits", ["", mine.name[:36], theirs.name[:36]], rows)
     if theirs.origin == "article":
-        lab.say(f"{theirs.name} is what an article says, and was not reproduced by this course.")
+        lab.say(f"{theirs.name} holds the figures of an article. This course did not reproduce them.")
     if theirs.note:
         lab.say(theirs.note)
     if mine.device != theirs.device:
-        lab.say("""One of the two is a GPU and the other is not. There is no closer reference here yet; what
-            they have in common is little.""")
+        lab.say("""One of the two is a GPU and the other is not. There is no closer reference yet, and few
+            figures are in both.""")
     for who in (mine, theirs):
         for part in who.parts:
             if part.outcome != "ok":
-                lab.say(f"In {who.name} there is nothing of {part.script}: {part.outcome} ({part.error}).")
+                lab.say(f"{who.name} has no figures of {part.script}: {part.outcome} ({part.error}).")
 
 
 def origin_of(r: Reference) -> str:
@@ -70,10 +70,10 @@ def show_like_cards(lab: Lab, mine: Reference, references: Sequence[Reference]) 
     found = [(r, m) for r in like_cards(mine, references) for m in r.measurements]
     if found:
         lab.table(
-            f"What others have published of such a card, beside your {mine.device_name}",
+            f"Published figures of such a card, for comparison with your {mine.device_name}",
             ["who and what", "value", "unit", "on"],
             [[m.details.get("what", m.name), m.value, m.unit, r.device_name] for r, m in found],
-            note="Other models, number formats and settings than here, so these are no verdict. Sources: the files of the folder "
+            note="Models, number formats and settings differ, so these decide no verdict. Sources: the files of the folder "
             "reference/.",
         )  # fmt: skip
 
@@ -93,19 +93,19 @@ def show_lines(lab: Lab, result: Comparison) -> None:
                 line.theirs.value, share(line.theirs), verdict,
             ])  # fmt: skip
         lab.table(
-            f"{mine.name} beside {theirs.name}",
+            f"{mine.name} and {theirs.name}",
             ["figure", "unit", "yours", "share", "expected", "theirs", "share", "verdict"],
             rows,
-            note="""Share: floor / time, or rate / greatest rate, each by its own machine's ceilings; 100% is as fast as the machine
-                can be. Expected: what yours would give if it came as close to its limit as the reference does to its
+            note="""Share: floor / time, or rate / highest rate, by each machine's own limits; 100% is the limit of the
+                machine. Expected: the figure of your machine if it reached the same share of its limit as the reference does of its
                 own."""
             + " In brackets: see below." * bool(result.findings),
         )
         used = dict.fromkeys(VERDICTS[line.verdict] for line in result.lines)
         lab.show("\n".join(f"{word + ':':16}{meaning}" for word, meaning in used))
     else:
-        lab.say(f"""{mine.name} and {theirs.name} have no figure in common. So yours stand alone, beside their own
-            limits.""")
+        lab.say(f"""{mine.name} and {theirs.name} have no figure in common. Yours are compared with their own
+            limits only.""")
     floors = [m for m in result.alone if m.share_of_limit]
     if floors:
         most = floors[:20]
@@ -148,8 +148,8 @@ def share(m: Measurement) -> str:
 
 def show_causes(lab: Lab, result: Comparison) -> None:
     if result.mine.quick:
-        lab.say("""This was a quick look: a few repeats, on a machine that does other things as well. Measure with
-            measure_machine.py before you believe a difference of less than a half.""")
+        lab.say("""This was a quick measurement with few repeats. Measure with
+            measure_machine.py before you trust a difference of less than a half.""")
     for i, finding in enumerate(result.findings, 1):
         cause = finding.cause
         lab.say(f"{i}. {cause.name[0].upper()}{cause.name[1:]}. Seen: {finding.evidence}.")
@@ -158,10 +158,10 @@ def show_causes(lab: Lab, result: Comparison) -> None:
     if unexplained:
         names = ", ".join(x.mine.name for x in unexplained[:4]) + (", ..." if len(unexplained) > 4 else "")
         lab.say(f"""{len(unexplained)} of {len(result.lines)} figures are slower than your limits explain, and none of the
-            {len(CAUSES)} known causes left a trace ({names}). Figures alone say no more: not what else ran on either machine, nor
-            how quick its processor is at small things. First close other programs and measure again. Then compare the
+            {len(CAUSES)} known causes left a trace ({names}). The figures do not show which other programs ran on either machine, nor
+            how fast its processor runs Python. First close other programs and measure again. Then compare the
             settings of both files: versions, dtype, batch.""")
     elif not result.findings and result.lines:
-        lab.say("Nothing stands out: what differs, your machine's limits explain.")
+        lab.say("Nothing stands out: your machine's limits explain all differences.")
     if not result.findings:
         lab.say(f"Looked for, and not found: {', '.join(c.name for c in CAUSES)}.")
