@@ -1,12 +1,12 @@
-"""Decode attention as a ladder: seven versions of one kernel, one change at a time, and what each should gain.
+"""Decode attention as a ladder: seven versions of one kernel, one change at a time, and the expected gain of each.
 
 In a decode step a GPU reads every key and value of every request once and multiplies each with a query: a few
-microseconds of arithmetic, and a lot of waiting for memory. So a good kernel asks for each byte once, asks for
-many at a time, asks before it needs them, and keeps the whole card asking. The ladder adds one of these at a
-time. Each rung is a small kernel to read (ladder_kernels.py); the last is the one that the engine uses.
+microseconds of arithmetic, and a long wait for memory. So a good kernel requests each byte once, requests
+many at a time and before it needs them, and keeps all multiprocessors requesting. The ladder adds one of these at a
+time. Each rung is a small kernel to read (ladder_kernels.py); the engine uses the last one.
 
-You will see that all rungs give the same answer, what each of them asks memory for, counted, and what that should
-be worth. Without a GPU the kernels run in Triton's interpreter, which is slow and exact. `kernel_benchmark.py` times them on one.
+You will see that all rungs give the same result, the counted bytes that each requests, and the gain that follows.
+Without a GPU the kernels run in Triton's interpreter, which is slow. `kernel_benchmark.py` times them on a GPU.
 """
 
 from labkit.lab import Lab, run_lab
@@ -29,8 +29,8 @@ def story(lab: Lab) -> None:
             claim="ladder-speed",
             question="what each rung gains in time, in microseconds and in GB/s of keys and values",
             needs="GPU",
-            remedy="The interpreter says what a kernel computes and what it loads, nothing of its speed. Run "
-            "kernel_benchmark.py on a machine with a CUDA GPU; reference/ holds what others measured.",
+            remedy="The interpreter shows what a kernel computes and loads, not its speed. Run "
+            "kernel_benchmark.py on a machine with a CUDA GPU; reference/ holds published figures.",
         )
     lab.figure(draw_work(), "decode_ladder")
 

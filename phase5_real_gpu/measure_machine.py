@@ -3,13 +3,13 @@
     lab first-contact                                             the first ten minutes on a card
     python phase5_real_gpu/measure_machine.py --out mine.json     all measurements: memories, kernels, engine
 
-Each part is a process of its own. A part that fails or takes too long is stopped, its error goes into the file, and the
-others go on. Figures are saved case by case, and the file is written after each part: a run that is cut short leaves what it
-has, and --resume goes on from there. Either way it takes less than ten minutes. Close other programs first.
+Each part is a process of its own. A part that fails or takes too long is stopped, its error is written to the file, and the
+other parts run. Figures are saved case by case, and the file is written after each part: an interrupted run keeps its
+figures, and --resume continues it. Both commands take less than ten minutes. Close other programs first.
 
-The first contact begins with what brings figures with the least risk: the doctor, the tests of CUDA graphs, the three kernels'
-proof, the benchmarks in their short form, memories, the tests of all kernels, these in full, the shape of Llama-3 8B, and a comparison with published
-figures. Memory errors of the kernels: compute-sanitizer, see docs/PROFILING.md. Where the course has the card's data sheet, each figure stands beside what the card should give.
+The first contact begins with the parts that are least likely to fail: the doctor, the tests of CUDA graphs, the checks of the three kernels,
+the benchmarks in their short form, memories, the tests of all kernels, all kernels timed longer, the shape of Llama-3 8B, and a comparison with published
+figures. For memory errors of the kernels use compute-sanitizer, see docs/PROFILING.md. If the course has the card's data sheet, each figure is compared with it.
 """
 
 from pathlib import Path
@@ -45,7 +45,7 @@ def story(lab: Lab) -> None:
         how = "with" if earlier.quick else "without"
         raise LabError(f"{out} was measured {how} --quick: do the same, or give another --out")
     card = contact.card_of(device_name("cuda")) if device != "cpu" and has_gpu() else None
-    lab.say(f"""{len(steps)} parts, together at most {contact.TOTAL_SECONDS / 60:.0f} minutes. Leave the machine alone
+    lab.say(f"""{len(steps)} parts, together at most {contact.TOTAL_SECONDS / 60:.0f} minutes. Run no other programs
         meanwhile.""")
     told: set[str] = set()
 
@@ -69,7 +69,7 @@ def story(lab: Lab) -> None:
     if not gathered.measurements:
         raise LabError(f"no part brought a figure: {next(p.error for p in gathered.parts)} (see {out})")
     show_clocks(lab, gathered.card)
-    lab.say(f"""{len(gathered.measurements)} figures are in {short(out)}. Lay them beside the course's own with
+    lab.say(f"""{len(gathered.measurements)} figures are in {short(out)}. Compare them with the course's:
         `python phase5_real_gpu/compare_to_reference.py {short(out)}`.""")
 
 
@@ -78,11 +78,11 @@ def add_arguments(parser: Any) -> None:
     add(
         "--first-contact",
         action="store_true",
-        help="on a card: what brings figures with the least risk first",
+        help="on a GPU: the parts that are least likely to fail first",
     )
-    add("--dry-run", action="store_true", help="say what would be run, and what six cards should give")
+    add("--dry-run", action="store_true", help="list the parts, and the expected figures of six cards")
     add("--out", metavar="FILE", help="where to write (default: a file in outputs/)")
-    add("--resume", action="store_true", help="go on with what an earlier run has measured, part by part")
+    add("--resume", action="store_true", help="continue an interrupted run, part by part")
 
 
 def main(argv: list[str] | None = None) -> int:

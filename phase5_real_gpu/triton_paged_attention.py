@@ -1,16 +1,16 @@
-"""Paged attention on a GPU: three kernels in Triton, and what can be proven about them without one.
+"""Paged attention on a GPU: three kernels in Triton, and what can be checked about them without a GPU.
 
-A kernel is one small program, started thousands of times at once. Each copy knows its number and finds its own
-piece of the work: here one request, one KV head, one split of the context. A GPU is fast because its
-multiprocessors work on hundreds of such copies side by side, so the art is to have enough of them, and to let
-each fetch its keys and values from memory exactly once.
+A kernel is a function that runs as many programs at once. Each program computes from its number which
+part of the work is its own: here one request, one KV head, one split of the context. The multiprocessors of a GPU
+run hundreds of programs at the same time. A kernel therefore needs enough programs, each of which should
+fetch its keys and values from memory exactly once.
 
-You will see that the kernels' results equal Phase 3's to the last bit that rounding leaves, by what rule a context
-is divided into splits, and the engine of Phase 4 running on them.
+You will see that the kernels' results equal Phase 3's except for rounding, the rule that divides a context
+into splits, and the engine of Phase 4 with these kernels.
 
-Without a GPU the kernels run in Triton's interpreter: the same lines, slowly, on the CPU, one program after the other. That
-proves formulas, masks, the walk over the tables and the merging. It shows no race between programs, and says nothing of speed.
-`compile_report.py` looks at the machine code and lists what only a card can tell; `kernel_benchmark.py` measures.
+Without a GPU the kernels run in Triton's interpreter: the same code, slowly, on the CPU, one program after the other. This
+checks formulas, masks, block tables and the merging. It shows no race between programs and no speed.
+`compile_report.py` reads the machine code and lists what only a GPU can show; `kernel_benchmark.py` measures.
 
 Sources: Kwon et al. (2023), section 4.1; Dao, "Flash-Decoding" (2023); Tillet et al., "Triton" (2019).
 """

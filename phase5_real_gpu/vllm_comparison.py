@@ -1,14 +1,14 @@
-"""Our engine beside the real vLLM: the same tokens, and the same schedule.
+"""This engine compared with the real vLLM: the same tokens, and the same schedule.
 
-Everything in this course was built to decide as vLLM decides. Here the real one is asked, where it is installed:
+The engine of this course makes the decisions of vLLM. This script compares them, if vLLM is installed:
 
-- the same prompts on `tales`: the same greedy tokens, one by one;
-- the same requests, arriving at the same steps, in a cache far too small for them: the same schedule, step for
-  step. Which request computes how many tokens, which is preempted, which blocks each one holds, the order of the queues.
+- the same prompts on `tales`: the same greedy tokens;
+- the same requests, arriving at the same steps, with a cache that is too small for all: the same schedule in each
+  step. It contains the tokens of each request, preemptions, block ids, and the order of the queues.
 
-`benchmarks/serving_benchmark.py` says which of the two is faster.
+`benchmarks/serving_benchmark.py` compares the speed.
 
-Where vLLM is not installed, the script says how to get it, and that is all it does.
+If vLLM is not installed, the script only says how to install it.
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
-"""Blocks of keys and values on their way from one engine to another.
+"""Copies blocks of keys and values from one engine to another.
 
-The decode side reads the blocks where they lie, in the cache of the prefill side, as a network card reads another machine's
-memory (RDMA). Between the two stands a **lease**: the prefill side keeps the blocks until a certain moment, and frees them then,
-whether it has heard of the other side or not; that one may be dead. No message is needed to end it: both look at the clock. So
-the decode side looks at the clock *after* reading. What was read before the end is good; everything later may be anything.
+The decode side reads the blocks from the cache of the prefill side, as a network card reads another machine's
+memory (RDMA). A **lease** limits the transfer: the prefill side keeps the blocks until a fixed time and then frees them,
+even if it has heard nothing from the decode side, which may be dead. No message ends a lease: both sides check the clock. So
+the decode side checks the clock *after* reading. A block read before the end is good; a later read may return other data.
 
 Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl; Gray and Cheriton, "Leases" (1989).
 """
@@ -27,10 +27,10 @@ def copy_blocks(
 
     Args:
         source, target: [2, num_layers, num_blocks, block_size, num_kv_heads, head_dim].
-        lease_until: by `clock`, from when on `source` may hold anything.
+        lease_until: time of `clock` from which on `source` may hold other data.
 
     Returns:
-        own blocks that do not hold what they should: all from the first copy on that ended too late.
+        own blocks without the right content: all from the first copy on that ended too late.
     """
     for copied, (theirs, own) in enumerate(pairs):
         target[:, :, own].copy_(source[:, :, theirs])

@@ -1,10 +1,10 @@
-"""What crosses between the devices: a few calls of torch.distributed, counted.
+"""The communication between the devices: a few calls of torch.distributed, counted.
 
-    all_reduce   every rank of a stage brings a tensor, every one gets the sum
-    gather       every rank of a stage brings a tensor, one rank gets them all
-    send         a rank hands a tensor to the same rank of the next stage, which waits for it (`receive`)
+    all_reduce   every rank of a stage passes a tensor, and every rank gets the sum
+    gather       every rank of a stage passes a tensor, and one rank gets them all
+    send         a rank passes a tensor to the same rank of the next stage, which waits for it (`receive`)
 
-torch.distributed carries them: through gloo on CPUs, through nccl on GPUs.
+torch.distributed uses gloo on CPUs and NCCL on GPUs.
 
 Source: vllm/distributed/parallel_state.py.
 """
@@ -23,7 +23,7 @@ class Collectives:
     """The calls of one rank.
 
     Attributes:
-        calls, nbytes: by the name of the call, how often, and bytes of the tensor that this rank brought.
+        calls, nbytes: by the name of the call, the number of calls, and the bytes that this rank passed.
     """
 
     def __init__(self, place: Place, device_type: str = "cpu") -> None:
@@ -43,7 +43,7 @@ class Collectives:
         return x
 
     def gather(self, x: Tensor) -> list[Tensor] | None:
-        """The x of all ranks, in their order, on the first of them; None on the others."""
+        """The x of all ranks, in their order, on the first rank; None on the others."""
         if self.place.tensor_parallel_size == 1:
             return [x]
         self._count("gather", x)
@@ -53,12 +53,12 @@ class Collectives:
         return parts
 
     def send(self, x: Tensor) -> None:
-        """Hand x to the next stage."""
+        """Send x to the next stage."""
         self._count("send", x)
         dist.send(x.contiguous(), dst=self.place.rank + self.place.tensor_parallel_size)
 
     def receive(self, x: Tensor) -> Tensor:
-        """Fill x with what the stage before sends."""
+        """Fill x with the tensor that the previous stage sends."""
         dist.recv(x, src=self.place.rank - self.place.tensor_parallel_size)
         return x
 

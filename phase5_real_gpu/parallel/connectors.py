@@ -1,14 +1,14 @@
-"""The KV connectors of the two sides: the one that computes prompts, and the one that writes answers.
+"""The KV connectors of the prefill side, which computes prompts, and of the decode side, which generates tokens.
 
     proxy -> prefill side   the prompt, one token of an answer, {"do_remote_decode": True}
     proxy <- prefill side   {"do_remote_prefill": True, where the blocks are, until when}
     proxy -> decode side    the request, with that
-    decode side             reads the blocks that it has not cached itself, then writes the answer
+    decode side             reads the blocks that it has not cached itself, then generates
 
-Both sides live in this process, so that the decode side reads the other's cache as it reads its own. Between machines NIXL or
-Mooncake bring the blocks; names and rules are the same.
+Both sides are in this process, so the decode side reads the other cache directly. Between machines NIXL or
+Mooncake transfer the blocks; names and rules are the same.
 
-Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl. (There the lease is 30 s, too, and heartbeats of the decode side renew it.)
+Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl. (Its lease is 30 s as well; heartbeats of the decode side renew it.)
 """
 
 import time
@@ -27,14 +27,14 @@ Clock = Callable[[], float]
 
 
 class PrefillConnector(KVConnector):
-    """Keeps the blocks of requests that were computed for others, until they are read or their lease is over.
+    """Keeps the blocks of requests computed for the decode side until they are read or their lease ends.
 
     Args:
         storage: its cache, [2, num_layers, num_blocks, block_size, num_kv_heads, head_dim].
 
     Attributes:
-        leases: by request id, until when its blocks are kept.
-        num_expired: leases that ended before the decode side said "done".
+        leases: by request id, the end of its lease.
+        num_expired: leases that ended before the decode side called `done`.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class PrefillConnector(KVConnector):
     ) -> tuple[bool, KVTransferParams | None]:
         params = request.extras.get("kv_transfer_params") or {}
         if not params.get("do_remote_decode") or request.finish_reason != "length":
-            return False, None  # no other side needs its blocks, or it was aborted on its way
+            return False, None  # no other side needs its blocks, or it was aborted
         until = self.leases[request.request_id] = self._clock() + self.lease_seconds
         return True, {
             "do_remote_prefill": True,
@@ -71,12 +71,12 @@ class PrefillConnector(KVConnector):
         return done + expired, ()
 
     def done(self, request_id: str) -> None:
-        """The blocks of this request are read no more."""
+        """Receive the message that the blocks of this request may be freed."""
         self._done.append(request_id)
 
 
 class Load(NamedTuple):
-    """Blocks to be read for a request. None at all: only say that they are not needed."""
+    """Blocks to be read for a request. No pairs: only report that the blocks are not needed."""
 
     request_id: str
     engine: PrefillConnector
@@ -92,7 +92,7 @@ class DecodeConnector(KVConnector):
         storage: its cache, as above. block_size: tokens per block.
 
     Attributes:
-        num_blocks_loaded: since the start. num_failed: loads that failed, wholly or in part.
+        num_blocks_loaded: since the start. num_failed: loads that failed completely or in part.
     """
 
     def __init__(self, storage: Tensor, block_size: int, clock: Clock = time.monotonic) -> None:
@@ -121,7 +121,7 @@ class DecodeConnector(KVConnector):
             return
         pairs: list[BlockPair] = []
         if num_external_tokens:
-            # What the own prefix cache holds comes first, and is not read again.
+            # Blocks of the own prefix cache come first and are not read again.
             first = (params["num_remote_tokens"] - num_external_tokens) // self.block_size
             pairs = list(zip(params["remote_block_ids"][first:], block_ids[first:], strict=True))
         self._ask_for(request, pairs)
@@ -130,7 +130,7 @@ class DecodeConnector(KVConnector):
         p = request.extras["kv_transfer_params"]
         transfer = p["remote_engine"], p["remote_request_id"]
         self._to_load.append(Load(request.request_id, *transfer, pairs, p["lease_until"]))
-        del request.extras["kv_transfer_params"]  # once only: after a preemption it computes by itself
+        del request.extras["kv_transfer_params"]  # only once: after a preemption the prompt is computed here
 
     def build_connector_meta(self, output: SchedulerOutput) -> list[Load]:
         loads, self._to_load = self._to_load, []
@@ -140,7 +140,7 @@ class DecodeConnector(KVConnector):
         self, request: Request, block_ids: Sequence[int]
     ) -> tuple[bool, KVTransferParams | None]:
         if (request.extras.get("kv_transfer_params") or {}).get("do_remote_prefill"):
-            self._ask_for(request, [])  # it ended before its turn came: the other side need not wait
+            self._ask_for(request, [])  # it ended before it was scheduled: the other side may free its blocks
         return False, None
 
     # ------------------------------------------------------------------ worker side
@@ -158,14 +158,14 @@ class DecodeConnector(KVConnector):
         return self._invalid
 
     def _load(self, load: Load) -> set[int]:
-        """Returns the own blocks that could not be read. Their tokens are computed here, then."""
+        """Returns the own blocks that could not be read. Their tokens are then computed here."""
         invalid = {own for _, own in load.pairs}
         try:
             invalid = copy_blocks(
                 load.engine.storage, self.storage, load.pairs, load.lease_until, self._clock
             )
             load.engine.done(load.transfer)
-        # The other side names blocks that it has not. A request whose load never ends would wait for ever.
+        # The other side names blocks that do not exist. A request whose load never ends would wait forever.
         except (IndexError, RuntimeError) as error:
             warnings.warn(f"{error}: its prompts are computed here", stacklevel=2)
         self.num_blocks_loaded += len(load.pairs) - len(invalid)

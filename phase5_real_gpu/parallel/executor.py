@@ -1,4 +1,4 @@
-"""The engine's side: it starts a process for each rank, hands every call to all of them, and waits for all answers.
+"""The engine's side: it starts a process for each rank, sends every call to all of them, and waits for all answers.
 
     engine's process                        workers, a process each
     scheduler, block manager, sampler       rank 0: half of layers 0 and 1, and of their keys and values
@@ -6,9 +6,9 @@
                                             rank 2, rank 3: layers 2 and 3
                                             between them: torch.distributed
 
-To the scheduler nothing has changed: it gives out the same blocks, and block 7 is block 7 on every rank, with other heads or
-other layers in it. Nor to the model runner, but for `ExecutorError`: it turns a step into tensors, calls a model and a cache. Here
-these two only pass on what they are told.
+Nothing changes for the scheduler: it allocates the same blocks, and a block has the same number on every rank, with other heads or
+other layers in it. The model runner changes only by `ExecutorError`: it turns a step into tensors and calls a model and a cache. Here
+these two send the calls to the ranks.
 
 Source: vllm/v1/executor/multiproc_executor.py.
 """
@@ -42,8 +42,8 @@ from phase5_real_gpu.parallel.placement import Place, check_split
 from phase5_real_gpu.parallel.shard_loading import open_checkpoint
 from phase5_real_gpu.parallel.worker import Facts, Failed, Refused, WorkerSettings, run_worker
 
-START_SECONDS = 300  # to read a large checkpoint
-GRACE_SECONDS = 1.0  # in which other ranks may still say what went wrong with them
+START_SECONDS = 300  # enough to read a large checkpoint
+GRACE_SECONDS = 1.0  # in which other ranks may still report their errors
 
 
 class MultiprocExecutor:
@@ -52,16 +52,16 @@ class MultiprocExecutor:
     Args:
         path_or_name: a folder in the Hugging Face layout, or the name of a model.
         device: "cpu" or "cuda", with a card for each rank.
-        enable_expert_parallel: deal out a mixture's experts whole to the ranks that share a layer.
-        timeout: seconds a step may take. A rank that has not answered by then is taken for dead, and so are all.
+        enable_expert_parallel: distribute a mixture's experts whole over the ranks that share a layer.
+        timeout: seconds a step may take. If a rank has not answered by then, all ranks are ended.
 
     Attributes:
-        model: stands for the model in the engine.
+        model: the engine's model, which calls the ranks.
         facts: of each rank.
 
     Raises:
         LabError: no such model or device, or fewer cards than ranks.
-        ValueError: a model that cannot be split so. ExecutorError: a rank did not start.
+        ValueError: a model that cannot be split in this way. ExecutorError: a rank did not start.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class MultiprocExecutor:
         check_split(config, tensor_parallel_size, pipeline_parallel_size, enable_expert_parallel)
         if device == "cuda" and torch.cuda.device_count() < world_size:
             raise LabError(
-                f"{world_size} ranks need a card each, and {torch.cuda.device_count()} are here: lower "
+                f"{world_size} ranks need a GPU each, and this machine has {torch.cuda.device_count()}: lower "
                 "tensor_parallel_size or pipeline_parallel_size"
             )
-        # Where the ranks tell each other their addresses.
+        # Through it the ranks exchange their addresses.
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._timeout = timeout
         self._dead: str | None = None
@@ -109,15 +109,15 @@ class MultiprocExecutor:
     def initialize_kv_cache(
         self, config: EngineConfig, num_blocks: int, kv_cache_dtype: str
     ) -> RemoteKVCache:
-        """A cache of the block manager's blocks, on every rank its own heads and layers of them."""
+        """Make a cache of these blocks; every rank holds its own heads and layers of them."""
         self.collective_rpc("initialize_kv_cache", config, num_blocks, kv_cache_dtype)
         return RemoteKVCache(self, num_blocks, config.block_size)
 
     def collective_rpc(self, method: str, *arguments: Any) -> list[Any]:
-        """Have every rank call this method of its `Worker`. Returns all answers, by rank.
+        """Call this method of every rank's `Worker`. Returns all answers, by rank.
 
         Raises:
-            ExecutorError: a rank died, failed, or did not answer in time. From then on every call does. (Only the answers
+            ExecutorError: a rank died, failed, or did not answer in time. Every later call raises it as well. (Only the answers
                 have a time limit: a message larger than the pipe's buffer waits until the rank reads it.)
         """
         if self._dead is not None:
@@ -144,12 +144,12 @@ class MultiprocExecutor:
                 try:
                     answers[rank] = pickle.loads(connection.recv_bytes())
                 except (EOFError, OSError):
-                    # In front: the others fail because it has ended, and may be heard first.
+                    # In front: the others fail because this rank has ended, and may answer first.
                     failures.insert(0, f"rank {rank} {self._end_of(rank)}")
                 else:
                     if isinstance(answers[rank], Failed):
                         failures.append(f"rank {rank} failed ({answers[rank].message})")
-            if failures:  # the others wait for it: they will not answer
+            if failures:  # the others wait for the failed rank and will not answer
                 until = min(until, time.monotonic() + GRACE_SECONDS)
         if failures or pending:
             silent = ", ".join(map(str, sorted(pending.values())))
@@ -161,24 +161,24 @@ class MultiprocExecutor:
         return f"ended (exit code {self._processes[rank].exitcode})"
 
     def _give_up(self, failures: list[str]) -> None:
-        self._dead = f"{failures[0]}, so no rank can go on: all were ended; build the engine anew"
+        self._dead = f"{failures[0]}, so no rank can go on: all were ended; build a new engine"
         self.shutdown()
         raise ExecutorError(self._dead)
 
     def traffic(self) -> list[dict[str, tuple[int, int]]]:
-        """By rank: calls and bytes of each kind since the last question."""
+        """By rank: calls and bytes of each kind since the last call of `traffic`."""
         return self.collective_rpc("traffic")
 
     def shutdown(self) -> None:
-        """End all ranks. It happens by itself with the last reference to this object, and at the program's end."""
-        self._dead = self._dead or "the executor was shut down: build the engine anew"
+        """End all ranks. This also happens when the last reference to this object is gone, and at the program's end."""
+        self._dead = self._dead or "the executor was shut down: build a new engine"
         self._stop()
 
 
 class RemoteModel:
-    """What the engine takes for its model. The vectors of a step stay with the last stage; here they are row numbers."""
+    """Takes the place of the engine's model. The hidden states of a step stay in the last stage; here they are row numbers."""
 
-    device = torch.device("cpu")  # of what comes in and goes out
+    device = torch.device("cpu")  # of arguments and results
 
     def __init__(self, executor: MultiprocExecutor, config: Any, dtype: torch.dtype) -> None:
         self.executor, self.config, self.dtype = executor, config, dtype
@@ -198,10 +198,10 @@ class RemoteModel:
 
 
 class RemoteLogits:
-    """Scores that lie with a rank. Whatever reads or changes them brings them here; `sample` brings the tokens alone.
+    """Logits that are on a rank. Reading or changing them copies them here; `sample` copies only the tokens.
 
     Attributes:
-        stay: whether they have not been brought here.
+        stay: whether they are still on the rank only.
     """
 
     def __init__(self, executor: MultiprocExecutor, rows: Tensor) -> None:
@@ -243,7 +243,7 @@ class RemoteLogits:
     def sample(self, sampler: Sampler, requests: Sequence[Request]) -> SampledTokens:
         """As `Sampler.sample`. The random numbers are drawn here, from the requests' own generators and from the sampler's.
 
-        Tokens travel only for a request whose parameters look at them, and of others the number.
+        Token ids are sent only for a request whose parameters need them; of the others only their number.
         """
         params = [r.params for r in requests]
         drawn = [i for i, p in enumerate(params) if not p.greedy]
@@ -267,7 +267,7 @@ class RemoteLogits:
 
 
 class RemoteKVCache:
-    """What the engine takes for its cache."""
+    """Takes the place of the engine's cache."""
 
     def __init__(self, executor: MultiprocExecutor, num_blocks: int, block_size: int) -> None:
         self.executor, self.num_blocks, self.block_size = executor, num_blocks, block_size
@@ -278,7 +278,7 @@ class RemoteKVCache:
 
 
 def start_workers(settings: Sequence[WorkerSettings]) -> tuple[list[BaseProcess], list[Connection]]:
-    """A process for each rank, and the pipe to it. They are forked from a process that has imported torch once for all."""
+    """Start a process for each rank, with a pipe to it. All are forked from one process that has imported torch."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([run_worker.__module__])
     processes, connections = [], []
@@ -293,7 +293,7 @@ def start_workers(settings: Sequence[WorkerSettings]) -> tuple[list[BaseProcess]
 
 
 def stop_workers(processes: Sequence[BaseProcess], connections: Sequence[Connection]) -> None:
-    """Close the pipes, which ends every rank that listens. One that hangs is killed."""
+    """Close the pipes, which ends every rank that reads them. A rank that hangs is killed."""
     for connection in connections:
         connection.close()
     for process in processes:

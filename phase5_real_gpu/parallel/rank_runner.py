@@ -7,8 +7,8 @@ from phase5_real_gpu.fused.runner import FusedRunner
 
 
 class RankRunner(FusedRunner):
-    """All ranks record the same steps at the same time: an all-reduce waits for each of them. A rank that computed its steps
-    without recordings would take part in other all-reduces than its peers, and their sums would be wrong. So it fails."""
+    """All ranks record the same steps at the same time, since an all-reduce waits for every rank. A rank without recordings
+    would call other all-reduces than its peers, and their sums would be wrong. So it fails instead."""
 
     def go_on_without(self, error: Exception, batch: StepBatch | None = None) -> Tensor | None:
         what = f"a step cannot be recorded ({type(error).__name__}: {error})"

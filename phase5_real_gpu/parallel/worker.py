@@ -1,4 +1,4 @@
-"""The process of one rank: it holds a part of the model and of the cache, and does what the engine's process says."""
+"""The process of one rank: it holds a part of the model and of the cache, and executes the calls of the engine's process."""
 
 import pickle
 import signal
@@ -25,11 +25,11 @@ from phase5_real_gpu.parallel.shard_loading import load_shard
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What a worker has to know to begin.
+    """Settings of a worker.
 
     Attributes:
-        port: where the ranks find each other, on this machine.
-        timeout: seconds that a step may take. A rank that waits for another one gives up after twice that.
+        port: of the store on this machine through which the ranks connect.
+        timeout: seconds that a step may take. A rank stops waiting for another one after twice this time.
     """
 
     place: Place
@@ -42,27 +42,27 @@ class WorkerSettings:
 
 
 class Facts(NamedTuple):
-    """What a rank says of itself once it is ready. weight_bytes: in memory. bytes_read: of the checkpoint's weights."""
+    """Sent by a rank once it is ready. weight_bytes: in memory. bytes_read: of the checkpoint's weights."""
 
     weight_bytes: int
     bytes_read: int
 
 
 class Failed(NamedTuple):
-    """Instead of an answer: what went wrong."""
+    """Sent instead of an answer: the error."""
 
     message: str
 
 
 class Refused(NamedTuple):
-    """Instead of tokens: the fields of a `BadLogitsError`."""
+    """Sent instead of tokens: the fields of a `BadLogitsError`."""
 
     rows: list[int]
     reason: str
 
 
 class Worker:
-    """A rank's part of the model, and what the engine's process may ask of it."""
+    """A rank's part of the model, and the methods that the engine's process calls."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings, place = settings, settings.place
@@ -72,7 +72,7 @@ class Worker:
         if device_type == "cuda":
             torch.cuda.set_device(self.device)
         world_size = place.tensor_parallel_size * place.num_stages
-        # Longer than the engine's process, which can tell who has not answered.
+        # Longer than the engine's process, which can tell which rank has not answered.
         waits = timedelta(seconds=2 * settings.timeout)
         store = dist.TCPStore("127.0.0.1", settings.port, is_master=False, timeout=waits)
         backend = "nccl" if device_type == "cuda" else "gloo"
@@ -85,7 +85,7 @@ class Worker:
         self.hidden: Tensor | None = None  # of the last step
 
     def initialize_kv_cache(self, config: EngineConfig, num_blocks: int, kv_cache_dtype: str) -> None:
-        """A runner, over blocks of the engine's numbers with this rank's KV heads of this stage's layers in them."""
+        """Make a runner over as many blocks as the engine has, for this rank's KV heads of this stage's layers."""
         sizes = (num_blocks, config.block_size, self.model.dtype, self.device)
         storage = self.runner = None
         if kv_cache_dtype != "auto":
@@ -94,12 +94,12 @@ class Worker:
             # Triton takes a second to import.
             from phase5_real_gpu.parallel.rank_runner import RankRunner
 
-            # What goes from a stage to the next one is not recorded.
+            # Transfers between stages are not recorded.
             eager = config.enforce_eager or self.settings.place.num_stages > 1
             config = replace(config, enforce_eager=eager)
             self.runner = RankRunner.create(self.model, config, num_blocks, storage)
         if self.runner is None:
-            # Without the compiled kernel: to load it takes each process seconds, and two cores show no speed anyway.
+            # Without the compiled kernel: each process would need seconds to load it.
             cache = PagedKVCache(self.model.config, *sizes, use_kernel=False, storage=storage)
             self.runner = ModelRunner(self.model, cache)
         self._shapes = self.runner.prepare()
@@ -109,7 +109,7 @@ class Worker:
         return next(self._shapes, None)
 
     def execute(self, token_ids: Tensor, positions: Tensor, layout: StepLayout) -> None:
-        """Compute the tokens of a step. Their vectors stay here, with the last stage, until `logits` asks for some."""
+        """Compute the tokens of a step. Their hidden states stay in the last stage until `logits` or `sample` needs them."""
         rows = (x.tolist() for x in (token_ids, positions, layout.slot_mapping))
         self.hidden = self.runner.execute(
             StepBatch(layout.query_lens, layout.context_lens, layout.block_tables, *rows)
@@ -137,11 +137,11 @@ class Worker:
         logits = self._logits(rows)
         try:
             return None if logits is None else Sampler(eos_token_ids).sample(logits, *asked)
-        except BadLogitsError as error:  # the fault of a request, not of this rank
+        except BadLogitsError as error:  # a request caused it, not this rank
             return Refused(error.rows, str(error).partition(": ")[2])
 
     def traffic(self) -> dict[str, tuple[int, int]]:
-        """What this rank has brought to each kind of call since the last question: calls, and bytes."""
+        """The calls of each kind and the bytes that this rank passed since the last call of `traffic`."""
         counted = self.collectives
         found = {call: (counted.calls[call], counted.nbytes[call]) for call in counted.calls}
         counted.calls.clear()
@@ -150,9 +150,9 @@ class Worker:
 
 
 def run_worker(settings: WorkerSettings, connection: Connection) -> None:
-    """The process of a rank: say `Facts` of itself, then answer each call (a method of `Worker`, and its arguments).
+    """The process of a rank: send `Facts`, then answer each call (a method of `Worker`, and its arguments).
 
-    What goes wrong is answered with `Failed`. It ends when the engine's process has closed the pipe, or is gone.
+    Errors are answered with `Failed`. The process ends when the engine's process has closed the pipe or has ended.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches all processes; the engine's decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -175,4 +175,4 @@ def run_worker(settings: WorkerSettings, connection: Connection) -> None:
             if worker is None:
                 return
     except (EOFError, ConnectionError):
-        pass  # the engine's process is gone
+        pass  # the engine's process has ended

@@ -1,4 +1,4 @@
-"""What measure_machine.py tells: the plan, each figure beside what the card should give, the clocks."""
+"""The texts of measure_machine.py: the plan, each figure and its expected range, the clocks."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ SIX = ("h200", "h100", "a100-80", "rtx4090", "l4", "t4")
 
 
 def show_figures(lab: Lab, card: Card, measurements: Iterable[Measurement]) -> None:
-    """Those of which the data sheet says something, beside it."""
+    """The figures for which the data sheet gives a range, with this range."""
     expected = expected_on(card)
     rows = [
         [m.name, m.unit, m.value, *in_words(m.value, expected[m.name])]
@@ -24,19 +24,19 @@ def show_figures(lab: Lab, card: Card, measurements: Iterable[Measurement]) -> N
     ]
     if rows:
         columns = ["figure", "unit", "measured", "expected", ""]
-        lab.table(f"{card.title}, beside its data sheet", columns, rows)
+        lab.table(f"{card.title}, compared with its data sheet", columns, rows)
 
 
 def in_words(value: float, expected: Expected) -> tuple[str, str]:
     """The range, and what a figure outside means."""
     if expected.low is None:
-        return "does not fit", "a surprise: look at the model that ran"
+        return "does not fit", "unexpected: check which model ran"
     span = f"{show_value(expected.low)} to {show_value(expected.high)}"
     if expected.low <= value <= expected.high:
         return span, "as expected"
     if (value > expected.high) == ("/s" in expected.unit):
-        return span, "a surprise: faster than the data sheet allows, so look at the timing"
-    return span, "a surprise: slower, so look at the log, the clocks and the path"
+        return span, "unexpected: faster than the data sheet allows, so check the timing"
+    return span, "unexpected: slower, so check the log, the clocks and the path"
 
 
 def show_clocks(lab: Lab, card: dict[str, Any]) -> None:
@@ -62,5 +62,5 @@ def show_plan(lab: Lab, steps: Sequence[Step]) -> None:
     lab.table(
         "What the cards should give",
         ["card", *(f"{name.replace('-', ' ')} ({unit})" for name, unit in figures.items())], rows,
-        note="From the data sheets' ceilings; what is no ceiling is the share of it that a sound setup reaches.",
+        note="One end is the limit by the data sheet, the other the share of it that a sound setup reaches.",
     )  # fmt: skip

@@ -32,8 +32,8 @@ def same_answer(lab: Lab, device: str) -> None:
     step = random_step(shape, dtype, device, lab.seed)
     lab.say(f"""A small step: contexts of {", ".join(map(str, shape.context_lens))} tokens in blocks of
         {shape.block_size}, {shape.num_heads} query heads on {shape.num_kv_heads} KV heads, so
-        {shape.num_heads // shape.num_kv_heads} share one. What no request owns is poisoned: empty slots are NaN, and
-        table entries behind a request's last block point far outside the pool.""")
+        {shape.num_heads // shape.num_kv_heads} share one. Empty slots are NaN, and
+        table entries after a request's last block point far outside the pool.""")
     right, off, results = expected(step), [], []
     for rung in lab.progress(LADDER, "interpreting seven kernels" if INTERPRETED else "seven kernels"):
         with count_loads(keys=step[1], values=step[2]) if INTERPRETED else nullcontext() as seen:
@@ -46,7 +46,7 @@ def same_answer(lab: Lab, device: str) -> None:
         question=f"how many of the {len(LADDER)} rungs are within {limit:g} of plain attention in float64",
         predicted=len(LADDER),
         measured=sum(d < limit for d in off),
-        note=f"Largest difference {max(off):.0e}. A single number read from a slot that is not the request's would "
+        note=f"Largest difference {max(off):.0e}. A single number read from a slot of no request would "
         "have made it NaN.",
     )
     work = [rung.work(shape) for rung in LADDER]
@@ -63,7 +63,7 @@ def same_answer(lab: Lab, device: str) -> None:
 
 
 def counted(lab: Lab, shape: Shape, results: list[Counted]) -> None:
-    """Hold what the interpreter saw against what the code says."""
+    """Compare the loads that the interpreter counted with those that the code implies."""
     kv = [c.loaded["keys"] + c.loaded["values"] for c in results]
     group = shape.num_heads // shape.num_kv_heads
     lab.predict(
@@ -78,7 +78,7 @@ def counted(lab: Lab, shape: Shape, results: list[Counted]) -> None:
         question="from rung 2 on: bytes of keys and values loaded, over those that the contexts hold",
         predicted=[1.0] * (len(LADDER) - 1),
         measured=[n / shape.kv_bytes for n in kv[1:]],
-        note="No rung loads a slot twice, or one that is not the request's.",
+        note="No rung loads a slot twice, or a slot of another request.",
     )
 
 

@@ -54,9 +54,9 @@ def same_numbers(lab: Lab, device: str) -> None:
         q[0].tolist(), k_cache.tolist(), v_cache.tolist(), tables[0].tolist(), context_lens[0]
     )
     apart = _difference(torch.tensor(loops), exact[0])
-    lab.say("""Four requests: one far into its text, a fresh prompt, one with a single token, and a chunk of a
-        prompt behind a prefix. Their blocks are scattered, everything else in the memory is NaN, and after
-        the end of each block table comes the number of a block that does not exist.""")
+    lab.say("""Four requests: one with 70 tokens that decodes, a new prompt, one with a single token, and a chunk of a
+        prompt after a prefix. Their blocks are scattered, the rest of the memory is NaN, and the entry after
+        the end of each block table names a block that does not exist.""")
     if not HAS_TRITON:
         lab.cannot_measure(
             "kernels-agree",
@@ -104,8 +104,8 @@ def _difference(a: Tensor, b: Tensor) -> float:
 def how_many_splits(lab: Lab) -> None:
     lab.title("How many splits?")
     heads = SHAPES["llama-3-8b"].num_kv_heads
-    lab.say(f"""Splits make more programs. Too few, and multiprocessors idle; too many, and the merge and half-empty last
-        rounds cost more than they bring. `kernels/split_rule.py` counts rounds: programs, divided by those that are resident
+    lab.say(f"""Splits make more programs. With too few, multiprocessors are idle; with too many, the merge and half-empty last
+        rounds cost more than they gain. `kernels/split_rule.py` counts rounds: programs, divided by those that are resident
         ({H100_PROGRAMS} on an H100), rounded up, times the tokens of a split. It takes the fewest splits that
         reach at least 85% of the best speed.""")
     alone = choose_splits([32768], heads, H100_PROGRAMS, TILE)
@@ -182,7 +182,7 @@ def engine_on_kernels(lab: Lab, device: str) -> None:
     prompts = ["Once upon a time there was", "The king said"]
     params = SamplingParams(max_tokens=4 if INTERPRETED else 40, temperature=0)
     config = EngineConfig(max_num_seqs=2, num_blocks=64)
-    lab.say(f"""`TritonPagedKVCache` takes the place of `PagedKVCache`. Model, scheduler and sampler do not notice.
+    lab.say(f"""`TritonPagedKVCache` replaces `PagedKVCache`. Model, scheduler and sampler stay the same.
         {"In the interpreter each of the six layers takes a good part of a second, so the answers are short." if INTERPRETED else ""}""")
     texts = {}
     for name, make in (("torch", PagedKVCache), ("kernels", TritonPagedKVCache)):

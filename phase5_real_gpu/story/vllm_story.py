@@ -53,7 +53,7 @@ def check_decisions(lab: Lab, python: str, device: str, dtype: str) -> None:
         predicted=0,
         measured=len(differences),
         kind="structure" if dtype == "float32" else "timing",
-        note="Where two tokens are about equally likely, the order of additions decides, and it differs: in 16 bits that happens.",
+        note="If two tokens are about equally likely, the order of additions decides. In 16 bits this happens.",
     )
     for d in differences[:3]:
         lab.show(f"prompt {d.request}, token {d.place}: ours {d.tokens[0]}, vLLM's {d.tokens[1]}")
@@ -66,7 +66,7 @@ def check_decisions(lab: Lab, python: str, device: str, dtype: str) -> None:
         kind="structure" if known else "timing",
         note=f"""Compared in each step: which request computes how many tokens, in what order, what was computed
             before, block ids, preemptions ({preemptions} in all), both queues, free blocks.
-            {"" if known else f"(The course follows vLLM {VERSION}; others may decide differently.)"}""",
+            {"" if known else f"(The course follows vLLM {VERSION}; other versions may decide differently.)"}""",
     )
     if difference:
         lab.show(f"first in step {difference.step}, {difference.what}:\n"

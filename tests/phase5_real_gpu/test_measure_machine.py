@@ -176,7 +176,7 @@ def test_a_first_contact_stands_beside_the_data_sheet_and_goes_on(
         slow=good(("itl-llama3-8b-b1", 40.0), then="sys.exit(2)", **card),
         compare="import sys, json; assert json.load(open(sys.argv[3]))['measurements']",
     )
-    assert went == ["ok", "failed", "ok"] and "as expected" in said and "a surprise: slower" in said
+    assert went == ["ok", "failed", "ok"] and "as expected" in said and "unexpected: slower" in said
     assert "1,200 to 1,980 MHz, median 1,900. Lowered by: SwPowerCap" in said
     again = "raise SystemExit('error: it ran again')"
     assert outcomes("--resume", good=again, slow=good(("itl-llama3-8b-b1", 4.0), **card))[0] == ["ok", "ok"]
