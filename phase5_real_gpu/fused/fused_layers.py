@@ -1,8 +1,8 @@
-"""Layers with fewer kernels: what lies between two matrix multiplications is one kernel each.
+"""Layers with fewer kernels: the operations between two matrix multiplications are one kernel.
 
-Changes: a layer of Llama starts 11 kernels instead of 20 (12 and 21 where contexts are split), and reads queries, keys and
-the wide vectors of the MLP once instead of several times. Numbers differ by roundings at most.
-Attaches to: `GPURunner.create` (see `runner.py`), by giving it a model of which `Attention`, `SwiGLUMLP` and `GeGLUMLP` are replaced.
+Changes: a layer of Llama starts 11 kernels instead of 20 (12 and 21 if contexts are split), and reads queries, keys and
+the wide vectors of the MLP once instead of several times. Results differ by rounding at most.
+Attaches to: `GPURunner.create` (see `runner.py`), which gets a model with `Attention`, `SwiGLUMLP` and `GeGLUMLP` replaced.
 
 Source: vLLM, csrc/activation_kernels.cu (silu_and_mul); its compiler fuses the rotation with the write of the cache.
 """
@@ -23,7 +23,7 @@ TILE = 1024
 
 @triton.jit
 def gated_kernel(
-    both,  # [N, 2 width]: gates, then the vectors that they scale
+    both,  # [N, 2 width]: gates, then the vectors that the gates scale
     out,  # [N, width]
     width,
     IS_GELU: tl.constexpr,
@@ -83,9 +83,9 @@ FUSED = {Attention: FusedAttention, SwiGLUMLP: FusedSwiGLU, GeGLUMLP: FusedGeGLU
 
 
 def fuse(module: nn.Module) -> nn.Module:
-    """A module that computes the same with fewer kernels. It shares its weights with the given one, which is not changed.
+    """A module that computes the same with fewer kernels. It shares its weights with the given module, which is not changed.
 
-    A subclass of a layer may do more, so it stays as it is.
+    A subclass of a layer may do more, so it is kept.
     """
     children = {name: child and fuse(child) for name, child in module._modules.items()}
     kind = FUSED.get(type(module), type(module))

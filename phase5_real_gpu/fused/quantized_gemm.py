@@ -1,22 +1,22 @@
-"""GEMMs with weights in 8 or 4 bits: one program per tile of outputs, weights made in registers.
+"""GEMMs with weights in 8 or 4 bits: one program per tile of outputs, weights dequantized in registers.
 
 A decode step reads every weight once and multiplies it with few rows, so its floor is bytes over bandwidth:
 
-    bytes = outputs * inputs * bits / 8  +  scales and zero points  +  (inputs + outputs) * 2 a row
+    bytes = outputs * inputs * bits / 8  +  scales and zero points  +  (inputs + outputs) * 2 per row
 
 For [1, 4096] x [4096, 4096] in 4 bits with zero points that is 10.0 MB instead of 33.6 MB: floors of 2.1 us and 7.0 us at the
 4.8 TB/s of an H200. The time itself is not measured; with one warp for each scheduler unpacking may be the limit.
-Weights must never be written anywhere as floats, or the saving is gone. So a program loads codes, widens them in its registers,
-and hands them to the matrix units right away:
+Writing the weights to memory as floats would lose the saving. So a program loads codes, converts them in its registers,
+and multiplies them on the tensor cores at once:
 
     bytes [OUTPUTS, COLUMNS] -> codes -> (code - zero) * scale -> 16 bits -> dot with x [ROWS, COLUMNS]
 
 Of 32 codes of 4 bits, the low halves of 16 bytes hold the first 16, the high halves the others (`pack_nibbles`, Phase 1).
-Bringing them into order would mean moving numbers between threads. There is no need to: a sum does not ask in which order
-its terms come. So the low halves are multiplied with the inputs that belong to them, then the high halves with theirs.
+Sorting them would mean moving numbers between threads. The order of the terms of a sum does not matter, so
+the low halves are multiplied with their inputs, then the high halves with theirs.
 
-Not here: cutting the sum into parts for matrices with fewer tiles than the card has multiprocessors ("split K"), and codes laid
-out for the matrix units beforehand. Both are what Marlin does (Frantar et al. 2024), the fastest of its kind.
+Not implemented: dividing the sum for matrices with fewer tiles than the card has multiprocessors ("split K"), and codes stored
+in the layout of the tensor cores. Marlin does both (Frantar et al. 2024).
 
 Source: the formats are those of `quantized_formats.py`, Phase 2.
 """
@@ -100,7 +100,7 @@ def quantized_gemm_kernel(
                 x_tile, weights = x_tile.to(tl.float32), weights.to(tl.float32)
             acc += tl.dot(x_tile, tl.trans(weights), input_precision="ieee")
     outputs = tl.trans(outputs)
-    if ROW_SCALES:  # the same for all terms of a sum, so it waits for the end
+    if ROW_SCALES:  # the same for all terms of a sum, so it is applied at the end
         acc *= tl.load(scales + outputs, mask=outputs < num_outputs, other=0.0).to(tl.float32)
     is_out = (rows < num_rows) & (outputs < num_outputs)
     tl.store(out + rows * out_row_stride + outputs, acc.to(out.dtype.element_ty), mask=is_out)
@@ -128,9 +128,9 @@ def quantized_gemm(x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | Non
     if num_rows == 0:
         return out
     bits = 8 if codes.dtype == torch.int8 else 4
-    # Few outputs a program, so that a decode step has programs for all multiprocessors: with 4,096 outputs one each. If it
-    # waits for memory (not measured), more loads on their way help, so each keeps 24 KiB of codes on their way: six tiles of
-    # 32 x 128 bytes. With many rows more outputs, so that a weight that was widened is used more often. Without matrix units
+    # Few outputs per program, so that a decode step has programs for all multiprocessors: with 4,096 outputs about one each. If it
+    # waits for memory (not measured), more loads in flight help, so each keeps 24 KiB of codes in flight: six tiles of
+    # 32 x 128 bytes. With many rows, more outputs, so that each converted weight is used more often. Without tensor cores
     # such tiles do not fit into registers.
     rows, outputs, columns, stages = 16, 32, 64, 3
     if has_matrix_instructions(x.element_size()):

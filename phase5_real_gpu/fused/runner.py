@@ -1,7 +1,7 @@
 """`FusedRunner`: the GPU's runner over fused layers, for caches in fp8 and for models whose weights are quantized.
 
 Changes: keys and values in fp8 stay in blocks and are read in place, and a quantized linear layer is one kernel, so both
-are replayed as CUDA graphs. Without it the first is gathered and the second unpacked by torch, tile by tile.
+are replayed as CUDA graphs. Without it torch gathers the fp8 cache and unpacks the quantized layers, tile by tile.
 Loses: a prompt of some hundred rows and more unpacks each matrix once for every 64 rows. Unpacking once, and cuBLAS, would be faster.
 Attaches to: `GPURunner.storage_problem`, `make_cache` and `create`, and says how much memory a step needs (`work_bytes`). The
 package names it as the runner for "cuda".

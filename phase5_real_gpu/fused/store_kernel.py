@@ -1,15 +1,15 @@
-"""One kernel between the linear layer of q, k, v and attention: it turns queries and keys, and stores keys and values.
+"""One kernel between the linear layer of q, k, v and attention: it rotates queries and keys, and stores keys and values.
 
-Attaches to: `write_kv`, in whose place it is called. Each program takes one KV head of one token, with the query heads that
+Attaches to: `write_kv`, which it replaces. Each program takes one KV head of one token, with the query heads that
 share it: their first halves a and second halves b become (a cos - b sin, b cos + a sin), see `apply_rotary`. Keys and values
-go into their slot, in the cache's number format. torch needs eight kernels for the turning alone, each of which reads and
+are stored in their slot, in the cache's number format. torch needs eight kernels for the rotation alone, each of which reads and
 writes all queries and keys.
 
-    q [heads of this KV head]   in place: turned
-    k [1]                       turned, then stored
+    q [heads of this KV head]   rotated in place
+    k [1]                       rotated, then stored
     v [1]                       stored
 
-Into a cache of fp8 numbers are limited to what fp8 holds, and rounded.
+For an fp8 cache numbers are limited to the range of fp8, and rounded.
 """
 
 from typing import Any
@@ -26,8 +26,8 @@ FP8_LARGEST = tl.constexpr(448.0)  # the largest number of float8_e4m3fn; beyond
 def round_to_fp8(x):
     """float32 within -448 to 448, to the nearest number that 8 bits can hold; still float32.
 
-    A GPU's conversion does this by itself. The interpreter's loses a carry (1.97 becomes 1.0), so there it is done
-    beforehand: adding and subtracting a number so large that no bit finer than a step survives. It does not know NaN
+    A GPU's conversion rounds by itself. The interpreter's loses a carry (1.97 becomes 1.0), so there numbers are rounded
+    before: adding and subtracting a large number removes all bits below a step. The interpreter does not convert NaN
     either. The bits of 480, the next number after 448, are those of NaN.
     """
     exponent = ((x.to(tl.int32, bitcast=True) >> 23) & 255) - 127
@@ -38,9 +38,9 @@ def round_to_fp8(x):
 
 @triton.jit
 def store_halves(cache, a, b, is_a, is_b, half, IS_FP8: tl.constexpr, ROUND_FIRST: tl.constexpr):
-    """A head's two halves, to the place `cache` points to."""
+    """Store a head's two halves at the address `cache`."""
     if IS_FP8:
-        # NaN stays NaN: a model whose numbers broke down must not look as if it worked.
+        # NaN stays NaN, so that an error in the model remains visible.
         a = tl.clamp(a, -FP8_LARGEST, FP8_LARGEST, propagate_nan=tl.PropagateNan.ALL)
         b = tl.clamp(b, -FP8_LARGEST, FP8_LARGEST, propagate_nan=tl.PropagateNan.ALL)
     if ROUND_FIRST:
@@ -51,7 +51,7 @@ def store_halves(cache, a, b, is_a, is_b, half, IS_FP8: tl.constexpr, ROUND_FIRS
 
 @triton.jit
 def store_kernel(
-    q,  # [N, num_heads, HEAD_DIM], turned in place if IS_ROTATED
+    q,  # [N, num_heads, HEAD_DIM], rotated in place if IS_ROTATED
     k,  # [N, num_kv_heads, HEAD_DIM]
     v,  # the same shape; strides of its own
     cos,  # [N, HEAD_DIM / 2]
@@ -118,11 +118,11 @@ def store(
     q: Tensor | None = None,
     angles: tuple[Tensor, Tensor] | None = None,
 ) -> None:
-    """`write_kv`, into a cache of any format, that turns queries and keys before.
+    """`write_kv` into a cache of any format, after rotating queries and keys.
 
     Args: as for `write_kv`, and
-        q: [N, num_heads, head_dim], turned in place.
-        angles: cosines and sines, each float32 [N, head_dim / 2]; None: nothing is turned, and q is not needed.
+        q: [N, num_heads, head_dim], rotated in place.
+        angles: cosines and sines, each float32 [N, head_dim / 2]; None: no rotation, and q is not needed.
     """
     check_write(k, v, k_cache, v_cache, slot_mapping)
     (num_tokens, num_kv_heads, head_dim), block_size = k.shape, k_cache.shape[1]

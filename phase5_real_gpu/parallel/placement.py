@@ -1,16 +1,16 @@
-"""Who holds what, when a model is spread over several devices.
+"""The parts of a model that each of several devices holds.
 
-`tensor_parallel_size` devices share every layer; `pipeline_parallel_size` such groups, the stages, share the layers
-among them. Two stages of two devices each, a model of four layers:
+`tensor_parallel_size` devices share every layer; `pipeline_parallel_size` such groups, the stages, hold consecutive
+layers. Two stages of two devices each, a model of four layers:
 
     stage 0   rank 0: half of layers 0 and 1      rank 1: the other half
     stage 1   rank 2: half of layers 2 and 3      rank 3: the other half
 
-Attention is cut by heads: a head needs no other head's queries, keys or values. The MLP is cut by its inner numbers.
+Attention is split by heads: a head needs no other head's queries, keys or values. The MLP is split by its inner numbers.
 The embedding table and the output head are split by tokens. Norms and positions are small: every device holds them whole.
 
-A mixture of experts can be cut in two ways: every expert as any other MLP, so that each device holds a slice of all of them; or
-not at all, and the experts are dealt out (expert parallelism). Every rank holds the router, and so knows which tokens want its experts.
+A mixture of experts can be split in two ways: either every device holds a slice of each expert, as of any other MLP, or
+it holds some experts whole (expert parallelism). Every rank holds the router, and so knows which tokens chose its experts.
 
 Sources: Shoeybi et al., "Megatron-LM" (2019), section 3; vllm/model_executor/layers/linear.py;
 vllm/distributed/utils.py, get_pp_indices; vllm/model_executor/layers/fused_moe/expert_map_manager.py, determine_expert_map.
@@ -26,7 +26,7 @@ class Place:
     """One rank's place among all: `tensor_rank` of `tensor_parallel_size` in stage `stage` of `num_stages`.
 
     Attributes:
-        enable_expert_parallel: whether a mixture's experts are dealt out whole, instead of cut.
+        enable_expert_parallel: whether each rank holds whole experts of a mixture, instead of slices.
     """
 
     rank: int
@@ -51,19 +51,19 @@ class Place:
         return self.stage == self.num_stages - 1
 
     def share(self, size: int) -> range:
-        """This rank's share of so many rows, all shares alike but the last, which may be shorter."""
+        """This rank's share of `size` rows. All shares are equal, except the last, which may be shorter."""
         each = -(-size // self.tensor_parallel_size)
         first = self.tensor_rank * each
         return range(min(first, size), min(first + each, size))
 
     def layers(self, num_layers: int) -> range:
-        """This stage's layers. Where they do not divide, later stages hold one more."""
+        """This stage's layers. If they do not divide evenly, later stages hold one more."""
         return range(
             self.stage * num_layers // self.num_stages, (self.stage + 1) * num_layers // self.num_stages
         )
 
     def experts(self, num_experts: int) -> range:
-        """The experts of which this rank holds something. Where they do not divide, the first ranks hold one more."""
+        """The experts of which this rank holds a part. If they do not divide evenly, the first ranks hold one more."""
         if not self.enable_expert_parallel:
             return range(num_experts)
         each, more = divmod(num_experts, self.tensor_parallel_size)
@@ -71,11 +71,11 @@ class Place:
         return range(first, first + each + (self.tensor_rank < more))
 
     def inner(self, config: ModelConfig) -> range:
-        """The numbers inside an MLP that this rank computes; all, if the experts that it holds are whole."""
+        """The inner numbers of an MLP that this rank computes; all of them, if it holds whole experts."""
         return range(config.d_ff) if self.enable_expert_parallel else self.share(config.d_ff)
 
     def kv_heads(self, config: ModelConfig) -> range:
-        """This rank's KV heads. Where there are fewer than ranks, several ranks hold the same one."""
+        """This rank's KV heads. If there are fewer heads than ranks, several ranks hold the same one."""
         if config.num_kv_heads >= self.tensor_parallel_size:
             return self.share(config.num_kv_heads)
         head = self.tensor_rank * config.num_kv_heads // self.tensor_parallel_size
@@ -88,7 +88,7 @@ def check_split(
     pipeline_parallel_size: int,
     enable_expert_parallel: bool = False,
 ) -> None:
-    """Whether a model can be cut so.
+    """Check that a model can be split in this way.
 
     Raises:
         ValueError: heads or the MLP do not divide, or there are more stages than layers or more ranks than experts.
@@ -101,10 +101,10 @@ def check_split(
         )
     if enable_expert_parallel and t > config.num_experts:
         raise ValueError(
-            f"enable_expert_parallel deals out experts to {t} ranks, and the model has {config.num_experts or 'none'}: "
+            f"enable_expert_parallel distributes experts over {t} ranks, and the model has {config.num_experts or 'none'}: "
             "leave it out, or lower tensor_parallel_size"
         )
-    inner = 0 if enable_expert_parallel else config.d_ff  # what is cut of an MLP
+    inner = 0 if enable_expert_parallel else config.d_ff  # the dimension of an MLP that is split
     for what, size in (("query heads", heads), ("numbers inside its MLP", inner)):
         if size % t:
             raise ValueError(
@@ -118,7 +118,7 @@ def check_split(
 
 
 def config_of_rank(config: ModelConfig, place: Place) -> ModelConfig:
-    """The shape of what one rank holds: a model with fewer heads, layers and tokens, and vectors as long as ever."""
+    """The shape of one rank's part: a model with fewer heads, layers and tokens, and with vectors of the same length."""
     t, layers = place.tensor_parallel_size, place.layers(config.num_layers)
     return replace(
         config,
@@ -132,13 +132,13 @@ def config_of_rank(config: ModelConfig, place: Place) -> ModelConfig:
     )
 
 
-# How each tensor is cut; the others are held whole. A bias goes with the outputs: where inputs are cut, it is whole.
+# How each tensor is split; the others are held whole. A bias belongs to the outputs: if the inputs are split, it is whole.
 BY_HEADS, BY_INNER, BY_TOKENS = ".qkv", (".up", ".gate_up"), ("token_table", "head")
 BY_INPUTS = (".out", ".down")
 
 
 def rows_of_rank(config: ModelConfig, name: str, place: Place) -> list[range] | None:
-    """Which outputs (rows) of a whole model's tensor this rank holds, one behind the other; None: all of them.
+    """The outputs (rows) of a whole model's tensor that this rank holds, in order; None: all of them.
 
     Args:
         config: of the whole model. name: of a parameter of `Transformer`, such as "blocks.3.attention.qkv.weight".
@@ -161,7 +161,7 @@ def rows_of_rank(config: ModelConfig, name: str, place: Place) -> list[range] | 
 
 
 def columns_of_rank(config: ModelConfig, name: str, place: Place) -> range | None:
-    """Which inputs (columns) of a matrix this rank holds; None: all of them."""
+    """The inputs (columns) of a matrix that this rank holds; None: all of them."""
     layer, _, kind = name.rpartition(".")
     if kind != "weight" or not layer.endswith(BY_INPUTS):
         return None

@@ -1,4 +1,4 @@
-"""Load one rank's part of a checkpoint. Of the files only the rows and columns that this rank holds are read."""
+"""Load one rank's part of a checkpoint. Only the rows and columns that this rank holds are read from the files."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,14 +17,14 @@ from phase5_real_gpu.parallel.sharded_model import ShardedTransformer
 
 
 def open_checkpoint(folder: Path) -> tuple[ModelConfig, dict[str, checkpoint.Stored]]:
-    """The shape of a model, and what its files announce, held against each other. No weight is read.
+    """The shape of a model and the headers of its files, checked against each other. No weight is read.
 
     Raises:
-        ValueError: it cannot be split here, or its files do not fit together.
+        ValueError: it cannot be split, or its files do not match.
     """
     if find_reader(folder) is not None:
         raise ValueError(
-            f"{visible(folder)} holds few bits: only checkpoints in 16 or 32 bits can be split over devices"
+            f"{visible(folder)} is quantized: only checkpoints in 16 or 32 bits can be split over devices"
         )
     config, stored = read_config(folder), checkpoint.read_headers(folder)
     checkpoint.fit_model(Transformer, config, folder, {name: s.entry for name, s in stored.items()})
@@ -34,7 +34,7 @@ def open_checkpoint(folder: Path) -> tuple[ModelConfig, dict[str, checkpoint.Sto
 def load_shard(
     folder: Path, dtype: torch.dtype, device: str, collectives: Collectives
 ) -> tuple[ShardedTransformer, int]:
-    """A rank's part of the model in a folder, and how many bytes of weights it read.
+    """A rank's part of the model in a folder, and the bytes of weights that it read.
 
     Raises:
         ValueError: as `open_checkpoint`.
@@ -59,14 +59,14 @@ def load_shard(
             ]
             num_bytes += sum(part.nbytes for part in parts)
             whole = torch.cat(parts).to(device, dtype)
-            # The last rank's share of the vocabulary may be shorter: zeros behind it.
+            # The last rank's share of the vocabulary may be shorter: it is padded with zeros.
             state[ours] = pad_rows(whole, len(shaped)).contiguous()
     model.load_state_dict(state, assign=True)
     return checkpoint.finish_loading(model), num_bytes
 
 
 def name_in_whole(ours: str, first_layer: int) -> str:
-    """A stage counts its layers from 0, the checkpoint all of them."""
+    """The name of a stage's tensor in the checkpoint. A stage counts its layers from 0."""
     head, *rest = ours.split(".")
     if head != "blocks":
         return ours
@@ -77,7 +77,7 @@ def name_in_whole(ours: str, first_layer: int) -> str:
 def rows_of_pieces(
     pieces: Sequence[checkpoint.Stored], rows: list[range] | None, turned: bool
 ) -> list[tuple[checkpoint.Stored, range | None]]:
-    """Several tensors of the file lie one below the other in one of ours: which rows of which of them are asked for."""
+    """A tensor of ours may consist of several tensors of the file, one below the other: the rows of each that are needed."""
     if rows is None:
         return [(piece, None) for piece in pieces]
     found, first = [], 0
@@ -89,7 +89,7 @@ def rows_of_pieces(
 
 
 def read_part(stored, rows: range | None, columns: range | None, turned: bool) -> Tensor:
-    """Rows and columns of a matrix [out, in], or rows of a vector. `turned`: the file has matrices as [in, out]."""
+    """Rows and columns of a matrix [out, in], or rows of a vector. `turned`: the file stores matrices as [in, out]."""
     cuts = [slice(None) if part is None else slice(part.start, part.stop) for part in (rows, columns)]
     if len(stored.get_shape()) == 1:
         return stored[cuts[0]]

@@ -1,17 +1,17 @@
-"""A rank's part of a `Transformer`: some heads of some layers, and what joins them to the other ranks' parts.
+"""A rank's part of a `Transformer`: some heads of some layers, and the communication with the other ranks.
 
-A layer is cut so that each device can do as much as possible alone:
+A layer is split so that each device computes as much as possible alone:
 
     x, whole   ->   qkv: some heads      ->   attention   ->   out: the inputs of these heads   ->   a part of the sum
     x, whole   ->   up: some inner ones  ->   activation  ->   down: these inner ones as inputs ->   a part of the sum
 
-The first matrix is cut by its outputs (column parallel), the second by its inputs (row parallel). In between nothing has to
-cross. Behind each second matrix an all-reduce adds up the parts. That makes two per layer, and one more after the embedding table.
+The first matrix is split by its outputs (column parallel), the second by its inputs (row parallel). Between them no communication is
+needed. After each second matrix an all-reduce adds up the parts. That makes two per layer, and one more after the embedding table.
 
-The experts of a mixture stand where the MLP stands. Each rank has the same x and the same router, so each finds out by itself
-which tokens want the experts that it holds. It computes these, and the same all-reduce adds up what the ranks have found.
+The experts of a mixture take the place of the MLP. Each rank has the same x and the same router, so each knows
+which tokens chose the experts that it holds. It computes these, and the same all-reduce adds up the results of the ranks.
 
-(The words are Megatron's, who writes a matrix as [in, out]. As torch stores it, [out, in], rows and columns swap.)
+(The terms are Megatron's, which writes a matrix as [in, out]. torch stores it as [out, in], so rows and columns are exchanged.)
 
 Sources: Shoeybi et al., "Megatron-LM" (2019), section 3; vllm/model_executor/layers/fused_moe/runner/moe_runner.py;
 vllm/model_executor/layers/mamba/linear_attn.py, MiniMaxText01RMSNormTP (vLLM's OLMo gathers all heads instead).
@@ -30,9 +30,9 @@ from phase5_real_gpu.parallel.placement import config_of_rank
 
 
 class RowParallelLinear(nn.Linear):
-    """A linear layer cut by its inputs. Each rank multiplies its own; the sum of all is the result.
+    """A linear layer split by its inputs. Each rank multiplies its own inputs; the sum over all ranks is the result.
 
-    The bias must come once, not once a rank: it is added to the sum.
+    The bias must be added once, not once per rank: it is added to the sum.
     """
 
     def __init__(self, inputs: int, outputs: int, bias: bool, collectives: Collectives) -> None:
@@ -46,7 +46,7 @@ class RowParallelLinear(nn.Linear):
 
 
 class VocabParallelEmbedding(nn.Module):
-    """An embedding table split by tokens. A rank looks up the tokens that it holds, and has zeros for the others: the sum is whole.
+    """An embedding table split by tokens. A rank looks up the tokens that it holds; the others give zeros, and an all-reduce adds up.
 
     Args:
         rows: tokens of this rank; the first one is `rows * tensor_rank`.
@@ -66,9 +66,9 @@ class VocabParallelEmbedding(nn.Module):
 
 
 class ParallelRMSNorm(RMSNorm):
-    """A norm over all heads of a token, of which each rank has some (OLMo). What crosses is one number a token.
+    """A norm over all heads of a token, of which each rank has some (OLMo). The all-reduce sums one number per token.
 
-    Several ranks may hold the same KV head. Then each head is held equally often, and the mean is the same.
+    Several ranks may hold the same KV head. Then every head is held equally often, and the mean is the same.
     """
 
     def __init__(self, size: int, eps: float, collectives: Collectives) -> None:
@@ -84,8 +84,8 @@ class ParallelRMSNorm(RMSNorm):
 
 
 class ParallelExperts(Experts):
-    """A rank's part of a mixture: slices of all experts, or some experts whole. Each rank adds up what it has; the sum of all is
-    the result.
+    """A rank's part of a mixture: slices of all experts, or some experts whole. Each rank adds up its results; the sum over all
+    ranks is the result.
 
     Args:
         config: of this rank; every rank holds the whole router.
@@ -108,9 +108,9 @@ class ParallelExperts(Experts):
 
 
 class ShardedTransformer(Transformer):
-    """A rank's part of a model. All ranks call it for the same tokens; each brings its own cache for its own KV heads.
+    """A rank's part of a model. All ranks call it for the same tokens; each has its own cache for its KV heads.
 
-    A tied embedding table is there twice, if there are several stages: the first one embeds with it, the last one scores.
+    With several stages a tied embedding table is held twice: the first stage embeds with it, the last stage computes logits.
 
     Args:
         config: of the whole model.
@@ -150,7 +150,7 @@ class ShardedTransformer(Transformer):
         """Run this stage's blocks. Arguments as in `Transformer`.
 
         Returns:
-            [N, d_model]. Behind the last norm in the last stage; in the others what the next one was sent.
+            [N, d_model]. In the last stage after the last norm; in the others the vectors that were sent to the next stage.
         """
         place = self._collectives.place
         if place.is_first:
@@ -165,6 +165,6 @@ class ShardedTransformer(Transformer):
         return x
 
     def logits(self, hidden: Tensor) -> Tensor | None:
-        """hidden [N, d_model] -> [N, vocab_size] on the last stage's first rank; None on its others."""
+        """hidden [N, d_model] -> [N, vocab_size] on the last stage's first rank; None on its other ranks."""
         parts = self._collectives.gather(super().logits(hidden))
         return None if parts is None else torch.cat(parts, dim=1)[:, : self.whole_config.vocab_size]

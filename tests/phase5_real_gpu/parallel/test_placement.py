@@ -62,8 +62,8 @@ def test_every_number_of_a_model_is_held_as_often_as_it_should_be(configs, famil
         ("llama", {"d_ff": 66}, (4, 1), "the model has 66 numbers inside its MLP"),
         ("llama", {"num_heads": 12, "num_kv_heads": 3}, (2, 1), "the model has 3 KV heads"),
         ("llama", {}, (1, 4), "pipeline_parallel_size is 4, and the model has 3 layers"),
-        ("llama", {}, (2, 1, True), "deals out experts to 2 ranks, and the model has none"),
-        ("qwen3_moe", {}, (8, 1, True), "deals out experts to 8 ranks, and the model has 6"),
+        ("llama", {}, (2, 1, True), "distributes experts over 2 ranks, and the model has none"),
+        ("qwen3_moe", {}, (8, 1, True), "distributes experts over 8 ranks, and the model has 6"),
     ],
 )
 def test_what_cannot_be_split_is_refused(configs, family, change, split, message):
