@@ -125,7 +125,7 @@ def test_jumps_of_a_gpu():
 # ---------------------------------------------------------------------- the script
 
 
-@pytest.mark.parametrize("caches", [CACHES, {}], ids=["Linux", "a system that does not say"])
+@pytest.mark.parametrize("caches", [CACHES, {}], ids=["Linux", "a system that reports none"])
 def test_script_on_a_cpu(run_script, monkeypatch, caches):
     monkeypatch.setattr(memory_cpu, "cache_sizes", lambda: caches)
     if not caches:  # one sweep of the real length is enough
@@ -139,4 +139,4 @@ def test_script_on_a_cpu(run_script, monkeypatch, caches):
     claims = report["claims"]
     assert claims["step-kv-share"]["kind"] == "structure" and claims["step-kv-share"]["holds"]
     assert ("l1-against-memory" in claims) == bool(caches)
-    assert ("does not say how large its caches are" in report["out"]) != bool(caches)
+    assert ("does not report the sizes of its caches" in report["out"]) != bool(caches)
