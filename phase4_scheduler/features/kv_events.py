@@ -32,7 +32,8 @@ class BlockStored:
 
     Attributes:
         block_hashes: one for each block. parent_block_hash: of the block before them; None: the text begins with them.
-        token_ids: of all of them. extra_keys: for each block what else its hash holds: a salt, in the first block of a text.
+        token_ids: of all of them. extra_keys: for each block what else its hash holds: a salt's hash (in vLLM the
+            salt), in the first block of a text.
     """
 
     block_hashes: list[bytes]
