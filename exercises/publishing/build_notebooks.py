@@ -19,7 +19,7 @@ from typing import Any
 
 import jupytext
 import nbformat
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
 from exercises.judging.sources import all_names, cut, name_of, source_of
 from exercises.publishing.notebook_runs import Client, read_notebook
@@ -244,7 +244,7 @@ def _execute(paths: Sequence[Path]) -> int:
         try:
             write_whole(path, text_of(execute(path)))
             print(f"ran {short(path)}")
-        except CellExecutionError as error:
+        except (CellExecutionError, CellTimeoutError) as error:
             failed += 1
             print(f"{path.stem}: a cell failed, the notebook is not written\n{error}", file=sys.stderr)
     return 1 if failed else 0
