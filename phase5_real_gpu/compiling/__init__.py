@@ -1,3 +1,3 @@
-"""The kernels compiled for cards that are not here, and what the machine code says."""
+"""The kernels compiled for GPUs of other machines, and counts from their machine code."""
 
 from phase5_real_gpu.compiling.ahead_of_time import Compiled, compile_cases, compile_kernel

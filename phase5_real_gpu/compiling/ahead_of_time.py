@@ -1,15 +1,15 @@
-"""Kernels compiled for cards that are not here.
+"""Compiles kernels for GPUs of other machines.
 
-Triton compiles a kernel when it is first launched, for the card at hand. It can do so ahead of time as well,
-for any card: a compiler writes instructions, it does not run them. So without a GPU you can still see how many
+Triton compiles a kernel at its first launch, for the GPU of the machine. It can also compile ahead of time,
+for any GPU: the compiler writes instructions and does not run them. So without a GPU you can see how many
 registers a kernel takes, whether they suffice, and whether loads are fetched ahead.
 
-A kernel has to be compiled exactly as it would be launched. So it is launched: `paged_decode` and the others are
-called with tensors that have a shape and no memory (torch's "meta" device), Triton is told of a card that is not
-here, and stops each launch when the kernel is compiled.
+A kernel must be compiled exactly as it would be launched. So it is launched: `paged_decode` and the others are
+called with tensors that have a shape and no memory (torch's "meta" device), Triton gets another GPU as its target,
+and each launch stops when the kernel is compiled.
 
-A function that Triton interprets cannot be compiled, and Triton decides that for the whole process. So
-`compile_worker.py` runs in a process of its own; `compile_cases` starts it, and reads its answers, a line of JSON
+A function that Triton interprets cannot be compiled, and Triton decides this for the whole process. So
+`compile_worker.py` runs in a process of its own; `compile_cases` starts it and reads its answers, a line of JSON
 for each kernel.
 """
 
@@ -46,7 +46,7 @@ def compile_cases(requests: Iterable[dict[str, Any]]) -> Iterator[Compiled]:
     environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": path}
     command = [sys.executable, "-m", "phase5_real_gpu.compiling.compile_worker"]
     with (
-        # The worker and ptxas keep files there, and a signal to all of them leaves them no time to remove those.
+        # The worker and ptxas keep files there, and a signal to all of them leaves them no time to remove the files.
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
         tempfile.TemporaryFile("w+", encoding="utf-8") as complaints,
         subprocess.Popen(
@@ -75,7 +75,7 @@ HEADER = "from phase5_real_gpu.kernels.triton_setup import tl, triton\n\n\n"
 def compile_kernel(
     source: str, name: str, arguments: Sequence[Any], constants: Sequence[Mapping[str, Any]], capability: int
 ) -> list[Compiled]:
-    """Compile a kernel that stands in no file of the course.
+    """Compile a kernel that is in no file of the course.
 
     Args:
         source: the kernel with its `@triton.jit`, under this name.

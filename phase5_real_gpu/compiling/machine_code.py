@@ -1,4 +1,4 @@
-"""What a compiled kernel takes of a card: read from the compiler's output and from the machine code itself."""
+"""The resources that a compiled kernel takes of a GPU, read from the compiler's output and from the machine code."""
 
 import re
 import subprocess
@@ -13,10 +13,10 @@ KB = 1024
 
 @dataclass(frozen=True)
 class Limits:
-    """What a compute capability allows (CUDA C++ Programming Guide, table of technical specifications).
+    """The limits of a compute capability (CUDA C++ Programming Guide, table of technical specifications).
 
     Attributes:
-        cards: some that have it.
+        cards: some GPUs that have it.
         shared_program, shared_multiprocessor: bytes of shared memory. threads: of a multiprocessor.
     """
 
@@ -45,14 +45,14 @@ class Compiled:
 
     Attributes:
         instructions: of the machine code. registers: of a thread; 255 is the most.
-        spills: instructions that move registers to memory and back. spills_in_loops: those of them that run
-            again and again. single_conversions: instructions that convert one number between formats, where others
-            convert two. All 0 where the compiler refused.
+        spills: instructions that move registers to memory and back. spills_in_loops: those of them inside
+            loops. single_conversions: instructions that convert one number between formats, where others
+            convert two. All are 0 if the compiler refused.
         shared: bytes of shared memory of a program.
         mma, wgmma, tcgen05: matrix instructions: of 32 threads, of 128 (sm_90), of the unit itself (sm_100).
-        async_copies: instructions that start to fetch and do not wait. waits: for each point where the code
-            waits for them, how many fetches may still be under way.
-        buffers: tiles of keys, or of values, that have a place at the same time; 0: no tile is fetched ahead.
+        async_copies: instructions that start a copy and do not wait. waits: for each point where the code
+            waits for them, the number of copies that may still be in flight.
+        buffers: tiles of keys, or of values, that fit at the same time; 0: no tile is fetched ahead.
         wide_loads: instructions that load 16 bytes per thread. narrow_copies: async copies of fewer than 16.
         error: the compiler's refusal, in a line.
     """
@@ -80,12 +80,12 @@ class Compiled:
 
     @property
     def fits(self) -> bool:
-        """Whether the card can start it at all."""
+        """Whether the GPU can start it."""
         return not self.error and self.shared <= LIMITS[self.capability].shared_program
 
     @property
     def programs_per_multiprocessor(self) -> int | None:
-        """How many programs one multiprocessor holds, by registers, shared memory and threads."""
+        """The number of programs that one multiprocessor holds, by registers, shared memory and threads."""
         if not self.fits:
             return None
         limits = LIMITS[self.capability]
@@ -114,7 +114,7 @@ def read_code(asm: Any) -> dict[str, Any]:
 
 
 def read_machine_code(cubin: bytes) -> dict[str, int]:
-    """Registers and spills of a compiled kernel, as `cuobjdump` tells them, which Triton's wheel brings."""
+    """Registers and spills of a compiled kernel, from `cuobjdump`, which Triton's wheel contains."""
     from triton import knobs
 
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -136,7 +136,7 @@ def read_machine_code(cubin: bytes) -> dict[str, int]:
 def count_spills(sass: str) -> tuple[int, int]:
     """Spills of a listing of machine code: all, and those in loops, between a jump back and its target.
 
-    LDL and STL load from and store to a thread's "local" memory, which is ordinary, slow memory.
+    LDL and STL load from and store to a thread's "local" memory, which is in the GPU's main memory.
     """
     lines = [(int(m[1], 16), m[2]) for m in re.finditer(r"/\*([0-9a-f]{4,6})\*/\s+(.*?);", sass)]
     spills = [address for address, code in lines if re.search(r"\b(?:LDL|STL)\b", code)]

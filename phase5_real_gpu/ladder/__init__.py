@@ -1,4 +1,4 @@
-"""Decode attention in seven kernels, one idea more in each, and a count of what they load; three kernels to begin with."""
+"""Decode attention in seven kernels, each with one more idea, and a count of their loads; three first kernels."""
 
 from phase5_real_gpu.ladder import first_kernels
 from phase5_real_gpu.ladder.counted_loads import count_loads

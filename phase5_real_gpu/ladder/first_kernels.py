@@ -1,10 +1,10 @@
 """Three kernels to begin with, one idea each: neighbouring loads, shared memory, and loads that run ahead.
 
     scale        lanes read numbers that are neighbours in memory, or far apart
-    transpose    a tile changes its order, through shared memory
-    multiply     tiles are fetched while tensor cores multiply the ones before
+    transpose    a tile is transposed through shared memory
+    multiply     tiles are fetched while the tensor cores multiply the previous ones
 
-Each has a plain function that launches it. The interpreter proves the result; `compile_report.py` shows the machine code.
+Each has a plain function that launches it. The interpreter checks the result; `compile_report.py` shows the machine code.
 
 Source: NVIDIA, CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory" and "Shared Memory and Memory Banks".
 """

@@ -1,18 +1,18 @@
 """Attention of one decode step over a paged KV cache, as a ladder of small kernels.
 
-Each kernel, a rung of the ladder, changes one thing of the one before. What a *program* is: a kernel runs as
-many copies of its code side by side, and each copy, a program, works out its own part by its number
-(`tl.program_id`). A program holds small arrays ("tiles") and loads, multiplies and stores them as a whole.
+Each kernel, a rung of the ladder, changes one thing in the previous one. A kernel runs as
+many *programs* at once, and each program computes from its number (`tl.program_id`) which part of the
+data it processes. A program holds small arrays ("tiles") and loads, multiplies and stores them as a whole.
 
 Shapes, the same for all rungs:
-    q, out          [B, HQ, D]                       one token a request, HQ query heads
+    q, out          [B, HQ, D]                       one token per request, HQ query heads
     k_cache,        [num_blocks, BLOCK_SIZE, HKV, D] any strides for block, token and head
     v_cache
     block_tables    [B, most blocks]                 int32
     context_lens    [B]                              int32; 0 gives zeros
 
-HQ / HKV = GROUP query heads share a KV head. DIMS is D up to the next power of two: the arrays of a kernel
-have such lengths, and a mask hides what is too much.
+HQ / HKV = GROUP query heads share a KV head. DIMS is D rounded up to a power of two: the arrays of a kernel
+have such lengths, and a mask excludes the rest.
 
 Sources: Kwon et al. (2023), section 4.3; Milakov and Gimelshein (2018), section 3, the online softmax; Dao,
 "Flash-Decoding" (2023), split KV; the structure of vllm/v1/attention/ops/triton_unified_attention.py.
@@ -20,7 +20,7 @@ Sources: Kwon et al. (2023), section 4.3; Milakov and Gimelshein (2018), section
 
 from phase5_real_gpu.kernels.triton_setup import tl, triton
 
-# ---------------------------------------------------------------------- what several rungs share
+# ---------------------------------------------------------------------- shared by several rungs
 
 
 @triton.jit
@@ -53,7 +53,7 @@ def store_queries(
 
 @triton.jit
 def load_rows(ptr, offsets, valid, D: tl.constexpr, DIMS: tl.constexpr, UPCAST: tl.constexpr):
-    """[tokens, DIMS]: the keys or values at `offsets`. What is not valid is not read: it may be NaN."""
+    """[tokens, DIMS]: the keys or values at `offsets`. Places that are not valid are not read: they may hold NaN."""
     dims = tl.arange(0, DIMS)
     mask = valid[:, None] & (dims < D)[None, :]
     rows = tl.load(ptr + offsets[:, None] + dims[None, :], mask=mask, other=0.0)
@@ -64,7 +64,7 @@ def load_rows(ptr, offsets, valid, D: tl.constexpr, DIMS: tl.constexpr, UPCAST: 
 
 @triton.jit
 def softmax_step(scores, values, largest, total, acc, BASE_2: tl.constexpr):
-    """Take a tile of scores into the online softmax of each row.
+    """Add a tile of scores to the online softmax of each row.
 
     scores [ROWS, TILE], -inf where there is no token; values [TILE, DIMS]; largest, total [ROWS];
     acc [ROWS, DIMS]. With BASE_2 the scores are in units of ln 2, and weights are powers of 2, not of e.
@@ -81,7 +81,7 @@ def softmax_step(scores, values, largest, total, acc, BASE_2: tl.constexpr):
     return new_largest, total, acc
 
 
-# ---------------------------------------------------------------------- 1: one program a query head
+# ---------------------------------------------------------------------- 1: one program per query head
 
 
 @triton.jit
@@ -116,7 +116,7 @@ def one_head_kernel(
     tl.store(out_ptr + row * D + dims, acc, mask=dims < D)
 
 
-# ---------------------------------------------------------------------- 2: all heads that share the keys
+# ---------------------------------------------------------------------- 2: one program per KV head
 
 
 @triton.jit
@@ -126,7 +126,7 @@ def packed_kernel(
     GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr,
     TILE: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """Grid (B, HKV). The group's queries are the rows of one tile; two matrix products per block."""
+    """Grid (B, HKV). The group's queries are the rows of one tile; two matrix multiplications per block."""
     sequence, kv_head = tl.program_id(0), tl.program_id(1)
     context_len = tl.load(lens_ptr + sequence)
     tokens = tl.arange(0, TILE)
@@ -145,7 +145,7 @@ def packed_kernel(
     store_queries(out_ptr, acc, total, sequence, kv_head, GROUP, ROWS, D, DIMS)
 
 
-# ---------------------------------------------------------------------- 3: a tile is not a block
+# ---------------------------------------------------------------------- 3: tiles of any block size
 
 
 @triton.jit
@@ -184,7 +184,7 @@ def attend_hoisted(
     ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, D: tl.constexpr, DIMS: tl.constexpr,
     TILE: tl.constexpr, UPCAST: tl.constexpr, BASE_2: tl.constexpr,
 ):  # fmt: skip
-    """The tokens `begin` to `end`. Loads the block ids of the next tile while it works on this one."""
+    """Attention over the tokens `begin` to `end`. Loads the block ids of the next tile during this one."""
     largest, total = tl.full([ROWS], -float("inf"), tl.float32), tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, DIMS], tl.float32)
     ahead = begin + tl.arange(0, TILE)

@@ -107,7 +107,7 @@ def run_rung(
         [B, num_heads, head_dim].
 
     Raises:
-        ValueError: shapes or types that do not fit. LabError: Triton is not installed.
+        ValueError: shapes or types that do not match. LabError: Triton is not installed.
     """
     check_attention(q, k_cache, v_cache, block_tables, context_lens)
     if q.dtype != k_cache.dtype:
@@ -117,7 +117,7 @@ def run_rung(
     group = q.shape[1] // k_cache.shape[2]
     if group > MOST_QUERIES_PER_KV_HEAD:
         raise ValueError(
-            f"{group} query heads a KV head: the ladder takes 1 to {MOST_QUERIES_PER_KV_HEAD}; use paged_decode"
+            f"{group} query heads per KV head: the ladder takes 1 to {MOST_QUERIES_PER_KV_HEAD}; use paged_decode"
         )
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     scale = q.shape[2] ** -0.5 if scale is None else scale
