@@ -2,15 +2,13 @@
 
 The obvious way gathers the scattered blocks of every request into one row and attends over that: it reads each key, writes
 it, and reads it again. This kernel copies nothing. It is `paged_attention_loops` of `paged_attention.py` once more: the same
-loops, compiled to machine code by numba, with the requests shared out among the cores.
+loops, compiled to machine code by numba, with the blocks shared out among the cores.
 
-The loops go through a block from its first byte to its last, token by token: memory is read in the order in which a processor
-fetches ahead. Several tokens side by side would load each query less often, but read memory at several places in turn: slower.
+Contexts differ in length, and a core that is done has to wait for the others. So each core gets equally many blocks: the blocks of
+all requests are laid side by side and cut into as many equal shares as there are cores. A request on a border between shares is cut
+("split KV"): each piece has its own online softmax, and the pieces are merged at the end.
 
-A single request with a long context would keep one core busy while the others wait. So its context is cut into parts ("split
-KV"), each part has its own online softmax, and the parts are merged at the end.
-
-Source: Dao et al., "Flash-Decoding" (2023).
+Sources: Dao et al., "Flash-Decoding" (2023); Ye et al., "FlashInfer" (2025), for shares of equal work.
 """
 
 from collections.abc import Sequence
@@ -90,19 +88,20 @@ def exp(x):
 
 
 EVERYTHING = np.int32(2**31 - 1)  # as a window: wider than any context
+NUM_SHARES = numba.config.NUMBA_NUM_THREADS  # cores, not threads: so the order of sums does not change with the threads
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
-def attend_part(
-    q, k_cache, v_cache, table, context_len, window, split, num_splits, scale, softcap, acc, largest, total
+def attend_blocks(
+    q, k_cache, v_cache, table, context_len, first_seen, first, end, scale, softcap, acc, largest, total
 ):
-    """Attention of one query token over its share of a request's blocks. Writes `acc`, `largest` and `total`.
+    """Attention of one query token over some of a request's blocks. Writes `acc`, `largest` and `total`.
 
     Args:
         q: [num_heads, head_dim], float32, or bfloat16 as uint16.
         k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], float32, or bfloat16 as uint16.
         table: int32, the request's blocks. context_len: its tokens, the query token included.
-        window: tokens that the query sees. split, num_splits: which share of the blocks.
+        first_seen: the first token that the query sees. first, end: of the blocks in `table`.
         scale: float32. softcap: float32; 0: scores are left as they are.
         acc: float32 [num_heads, head_dim], the weighted values, each weight being exp(score - largest).
         largest, total: float32 [num_heads], the largest score, and the sum of weights.
@@ -110,10 +109,6 @@ def attend_part(
     num_heads, head_dim = q.shape
     block_size, num_kv_heads = k_cache.shape[1], k_cache.shape[2]
     group = num_heads // num_kv_heads  # query heads that share a KV head
-    first_seen = max(0, context_len - window)
-    first_block, end = first_seen // block_size, (context_len + block_size - 1) // block_size
-    share = (end - first_block + num_splits - 1) // num_splits
-    first = first_block + split * share
     largest[:], total[:], acc[:] = np.float32(-1e30), np.float32(0), np.float32(0)
     query = np.empty(q.shape, np.float32)
     for head in range(num_heads):
@@ -121,13 +116,13 @@ def attend_part(
             query[head, i] = widen(q[head, i])
     scores, shrink = np.empty((num_heads, block_size), np.float32), np.empty(num_heads, np.float32)
     flat = scores.reshape(-1)
-    for logical in range(first, min(end, first + share)):
+    for logical in range(first, end):
         keys, values = k_cache[table[logical]], v_cache[table[logical]]
         begin = max(0, first_seen - logical * block_size)
-        last = min(block_size, context_len - logical * block_size) - 1
+        stop = min(block_size, context_len - logical * block_size)
         scores[:] = np.float32(-1e30)
         # 1. Scores. What lies behind the last token may be no number, so it is not read.
-        for t in range(begin, last + 1):
+        for t in range(begin, stop):
             for kv in range(num_kv_heads):
                 key = keys[t, kv]
                 for head in range(kv * group, kv * group + group):
@@ -144,7 +139,7 @@ def attend_part(
         # 2. The online softmax, one block per pass; all exponentials in one long loop.
         for head in range(num_heads):
             new = largest[head]
-            for t in range(begin, last + 1):
+            for t in range(begin, stop):
                 new = max(new, scores[head, t])
             shrink[head], largest[head] = exp(largest[head] - new), new
             for t in range(block_size):
@@ -153,78 +148,94 @@ def attend_part(
             flat[i] = exp(flat[i])
         for head in range(num_heads):
             added = np.float32(0)
-            for t in range(begin, last + 1):
+            for t in range(begin, stop):
                 added += scores[head, t]
             total[head] = total[head] * shrink[head] + added
-        # 3. The weighted values.
+        # 3. The weighted values, of four tokens at a time: a sum is then read and written once for four products.
         for head in range(num_heads):
             for i in range(head_dim):
                 acc[head, i] *= shrink[head]
-        for t in range(begin, last + 1):
+        fours = stop - (stop - begin) % 4
+        for t in range(begin, fours, 4):
+            for kv in range(num_kv_heads):
+                v0, v1, v2, v3 = values[t, kv], values[t + 1, kv], values[t + 2, kv], values[t + 3, kv]
+                for head in range(kv * group, kv * group + group):
+                    sums, w = acc[head], scores[head]
+                    w0, w1, w2, w3 = w[t], w[t + 1], w[t + 2], w[t + 3]
+                    for i in range(head_dim):
+                        sums[i] += w0 * widen(v0[i]) + w1 * widen(v1[i]) + w2 * widen(v2[i]) + w3 * widen(v3[i])
+        for t in range(fours, stop):
             for kv in range(num_kv_heads):
                 value = values[t, kv]
                 for head in range(kv * group, kv * group + group):
-                    sums, w = acc[head], scores[head, t]
+                    sums, weight = acc[head], scores[head, t]
                     for i in range(head_dim):
-                        sums[i] += w * widen(value[i])
+                        sums[i] += weight * widen(value[i])
 
 
 @njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
 def paged_decode_cpu(
-    q, k_cache, v_cache, block_tables, context_lens, scale, window, softcap, num_splits, out
+    q, k_cache, v_cache, block_tables, context_lens, scale, window, softcap, num_shares, out
 ):
     """One query token for each request. Writes `out`.
 
     Args:
         q, out: [B, num_heads, head_dim], float32, or bfloat16 as uint16.
-        k_cache, v_cache, scale, softcap: as for `attend_part`.
+        k_cache, v_cache, scale, softcap: as for `attend_blocks`.
         block_tables: int32 [B, most blocks]. context_lens: int32 [B], the query token included.
         window: tokens that a query sees, itself included; EVERYTHING: all.
-        num_splits: parts into which each context is cut.
+        num_shares: equal shares of the blocks, for as many cores.
     """
     batch, num_heads, head_dim = q.shape
-    accs = np.empty((batch, num_splits, num_heads, head_dim), np.float32)
-    largests = np.empty((batch, num_splits, num_heads), np.float32)
-    totals = np.empty((batch, num_splits, num_heads), np.float32)
-    for item in prange(batch * num_splits):
-        b, split = item // num_splits, item % num_splits
-        attend_part(
-            q[b], k_cache, v_cache, block_tables[b], context_lens[b], window, split, num_splits, scale, softcap,
-            accs[b, split], largests[b, split], totals[b, split],
-        )  # fmt: skip
-        if num_splits == 1:
-            merge_parts(accs[b], largests[b], totals[b], out[b])
-    if num_splits > 1:
+    block_size = k_cache.shape[1]
+    starts = np.zeros(batch + 1, np.int64)  # of each request's blocks, laid side by side
+    for b in range(batch):
+        unseen = max(0, context_lens[b] - window) // block_size
+        starts[b + 1] = starts[b] + (context_lens[b] + block_size - 1) // block_size - unseen
+    size = (starts[batch] + num_shares - 1) // num_shares
+    # The piece of request b in a share has the number b + share: from one piece to the next either of them grows by one.
+    accs = np.empty((batch + num_shares, num_heads, head_dim), np.float32)
+    largests = np.empty((batch + num_shares, num_heads), np.float32)
+    totals = np.empty((batch + num_shares, num_heads), np.float32)
+    for index in prange(num_shares):
+        share = np.int64(index)
         for b in range(batch):
-            merge_parts(accs[b], largests[b], totals[b], out[b])
+            first, end = max(starts[b], share * size), min(starts[b + 1], share * size + size)
+            if first < end:
+                first_seen, piece = max(0, context_lens[b] - window), b + share
+                shift = first_seen // block_size - starts[b]
+                attend_blocks(
+                    q[b], k_cache, v_cache, block_tables[b], context_lens[b], first_seen, first + shift, end + shift,
+                    scale, softcap, accs[piece], largests[piece], totals[piece],
+                )  # fmt: skip
+                if end - first == starts[b + 1] - starts[b]:  # the whole request
+                    pieces = slice(piece, piece + 1)
+                    merge_pieces(accs[pieces], largests[pieces], totals[pieces], out[b])
+    for b in range(batch):
+        first, last = starts[b] // size, (starts[b + 1] - 1) // size
+        if first < last:
+            pieces = slice(b + first, b + last + 1)
+            merge_pieces(accs[pieces], largests[pieces], totals[pieces], out[b])
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
-def merge_parts(accs, largests, totals, out):
-    """The parts of a request put together. accs: [num_splits, num_heads, head_dim]. largests, totals: [num_splits, num_heads]. out
+def merge_pieces(accs, largests, totals, out):
+    """The pieces of a request put together. accs: [pieces, num_heads, head_dim]. largests, totals: [pieces, num_heads]. out
     (written): [num_heads, head_dim].
     """
     wide = np.empty(out.shape[1], np.float32)
     for head in range(len(out)):
         largest, total = np.float32(-1e30), np.float32(0)
-        for split in range(len(totals)):
-            largest = max(largest, largests[split, head])
+        for piece in range(len(totals)):
+            largest = max(largest, largests[piece, head])
         wide[:] = np.float32(0)
-        for split in range(len(totals)):
-            shrink = exp(largests[split, head] - largest)
-            total += shrink * totals[split, head]
+        for piece in range(len(totals)):
+            shrink = exp(largests[piece, head] - largest)
+            total += shrink * totals[piece, head]
             for i in range(len(wide)):
-                wide[i] += shrink * accs[split, head, i]
+                wide[i] += shrink * accs[piece, head, i]
         for i in range(len(wide)):
             out[head, i] = narrow(wide[i] / total, out)
-
-
-def splits_for(batch: int) -> int:
-    """Into how many parts to cut each context: two items of work for each core, since merging costs as well.
-
-    It depends on the number of cores, not of threads: so the order of sums does not change with the threads.
-    """
-    return max(1, -(-2 * numba.config.NUMBA_NUM_THREADS // batch))
 
 
 def as_numbers(rule: AttentionRule) -> tuple[np.float32, np.int32, np.float32]:
@@ -250,6 +261,6 @@ class CompiledDecode:
         queries = q.to(self.dtype).contiguous()
         out = torch.empty_like(queries)
         paged_decode_cpu(
-            stored_bits(queries), *stored, *self.rules[layer], splits_for(len(q)), stored_bits(out)
+            stored_bits(queries), *stored, *self.rules[layer], NUM_SHARES, stored_bits(out)
         )
         return out.to(q.dtype)

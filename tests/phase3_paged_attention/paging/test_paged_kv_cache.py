@@ -68,13 +68,13 @@ def test_vectorised(lens, size, heads, dim, seed):
     case.assert_right(paged_attention_vectorised(*step))
 
 
-def decode_compiled(case, num_splits):
+def decode_compiled(case, num_shares):
     from phase3_paged_attention.compiled.cpu_kernel import as_numbers
 
     out = torch.full(case.q.shape, math.nan)
     compiled_kernel()(
         case.q.float().contiguous().numpy(), stored_bits(case.k_cache), stored_bits(case.v_cache), case.block_tables().numpy(),
-        case.lens().numpy(), *as_numbers(AttentionRule(case.scale, case.window, case.softcap)), num_splits, out.numpy(),
+        case.lens().numpy(), *as_numbers(AttentionRule(case.scale, case.window, case.softcap)), num_shares, out.numpy(),
     )  # fmt: skip
     return out
 
@@ -82,21 +82,21 @@ def decode_compiled(case, num_splits):
 @needs_kernel
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(
-    lens=requests, size=block_sizes, heads=heads, dim=dims, rule=rules, seed=seeds, num_splits=st.integers(1, 5)
+    lens=requests, size=block_sizes, heads=heads, dim=dims, rule=rules, seed=seeds, num_shares=st.integers(1, 5)
 )  # fmt: skip
 @settings(max_examples=40)
-def test_compiled_kernel(dtype, lens, size, heads, dim, rule, seed, num_splits):
+def test_compiled_kernel(dtype, lens, size, heads, dim, rule, seed, num_shares):
     case = make([(p, 1) for p, _ in lens], size, heads, dim, seed, rule, dtype=DTYPES[dtype])
     # Inside, all is float32: no more than the inputs is rounded.
-    assert_near(decode_compiled(case, num_splits), case.expected())
+    assert_near(decode_compiled(case, num_shares), case.expected())
 
 
 @needs_kernel
 def test_compiled_kernel_with_scores_far_apart():
     """exp of these scores would overflow: the largest has to be taken off, within parts and between them."""
     case = make([(40, 1), (7, 1)], 4, (1, 2), 16, seed=1, stretch=300.0)
-    for num_splits in range(1, 6):
-        assert_near(decode_compiled(case, num_splits), case.expected(), 2e-3)
+    for num_shares in range(1, 6):
+        assert_near(decode_compiled(case, num_shares), case.expected(), 2e-3)
 
 
 def attend(case, compiled):
