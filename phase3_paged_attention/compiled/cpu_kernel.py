@@ -88,7 +88,8 @@ def exp(x):
 
 
 EVERYTHING = np.int32(2**31 - 1)  # as a window: wider than any context
-NUM_SHARES = numba.config.NUMBA_NUM_THREADS  # cores, not threads: so the order of sums does not change with the threads
+# As many as cores, not threads: so the order of sums does not change with the threads.
+NUM_SHARES = numba.config.NUMBA_NUM_THREADS
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
@@ -113,7 +114,7 @@ def attend_blocks(
     query = np.empty(q.shape, np.float32)
     for head in range(num_heads):
         for i in range(head_dim):
-            query[head, i] = widen(q[head, i])
+            query[head, i] = widen(q[head, i]) * scale
     scores, shrink = np.empty((num_heads, block_size), np.float32), np.empty(num_heads, np.float32)
     flat = scores.reshape(-1)
     for logical in range(first, end):
@@ -130,8 +131,6 @@ def attend_blocks(
                     for i in range(head_dim):
                         s += query[head, i] * widen(key[i])
                     scores[head, t] = s
-        for i in range(len(flat)):
-            flat[i] *= scale
         if softcap > 0:  # softcap x tanh(s / softcap), with tanh(x) = 1 - 2 / (e^2x + 1)
             for i in range(len(flat)):
                 rest = np.float32(2) / (exp(np.float32(2) * flat[i] / softcap) + np.float32(1))
@@ -163,7 +162,8 @@ def attend_blocks(
                     sums, w = acc[head], scores[head]
                     w0, w1, w2, w3 = w[t], w[t + 1], w[t + 2], w[t + 3]
                     for i in range(head_dim):
-                        sums[i] += w0 * widen(v0[i]) + w1 * widen(v1[i]) + w2 * widen(v2[i]) + w3 * widen(v3[i])
+                        sums[i] += w0 * widen(v0[i]) + w1 * widen(v1[i])
+                        sums[i] += w2 * widen(v2[i]) + w3 * widen(v3[i])
         for t in range(fours, stop):
             for kv in range(num_kv_heads):
                 value = values[t, kv]
@@ -208,21 +208,15 @@ def paged_decode_cpu(
                     q[b], k_cache, v_cache, block_tables[b], context_lens[b], first_seen, first + shift, end + shift,
                     scale, softcap, accs[piece], largests[piece], totals[piece],
                 )  # fmt: skip
-                if end - first == starts[b + 1] - starts[b]:  # the whole request
-                    pieces = slice(piece, piece + 1)
-                    merge_pieces(accs[pieces], largests[pieces], totals[pieces], out[b])
-    for b in range(batch):
-        first, last = starts[b] // size, (starts[b + 1] - 1) // size
-        if first < last:
-            pieces = slice(b + first, b + last + 1)
-            merge_pieces(accs[pieces], largests[pieces], totals[pieces], out[b])
+    for index in prange(batch):
+        b = np.int64(index)
+        pieces = slice(b + starts[b] // size, b + (starts[b + 1] - 1) // size + 1)
+        merge_pieces(accs[pieces], largests[pieces], totals[pieces], out[b])
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
 def merge_pieces(accs, largests, totals, out):
-    """The pieces of a request put together. accs: [pieces, num_heads, head_dim]. largests, totals: [pieces, num_heads]. out
-    (written): [num_heads, head_dim].
-    """
+    """Put a request's pieces together. accs: [pieces, num_heads, head_dim]. largests, totals: [pieces, num_heads]. Writes `out`."""
     wide = np.empty(out.shape[1], np.float32)
     for head in range(len(out)):
         largest, total = np.float32(-1e30), np.float32(0)
@@ -260,7 +254,5 @@ class CompiledDecode:
         stored = (self.k_cache[layer], self.v_cache[layer], self.block_tables, self.context_lens)
         queries = q.to(self.dtype).contiguous()
         out = torch.empty_like(queries)
-        paged_decode_cpu(
-            stored_bits(queries), *stored, *self.rules[layer], NUM_SHARES, stored_bits(out)
-        )
+        paged_decode_cpu(stored_bits(queries), *stored, *self.rules[layer], NUM_SHARES, stored_bits(out))
         return out.to(q.dtype)
