@@ -193,7 +193,7 @@ def paged_decode_cpu(
         unseen = max(0, context_lens[b] - window) // block_size
         starts[b + 1] = starts[b] + (context_lens[b] + block_size - 1) // block_size - unseen
     size = (starts[batch] + num_shares - 1) // num_shares
-    # The piece of request b in a share has the number b + share: from one piece to the next either of them grows by one.
+    # The piece of request b in a share has the number b + share. No two have the same: from one to the next, b or share grows.
     accs = np.empty((batch + num_shares, num_heads, head_dim), np.float32)
     largests = np.empty((batch + num_shares, num_heads), np.float32)
     totals = np.empty((batch + num_shares, num_heads), np.float32)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from matplotlib.ticker import LogLocator
 from torch import Tensor
 
 from labkit.figures import BLUE, MUTED, ORANGE, YELLOW, new_figure, plain_numbers
@@ -219,6 +220,7 @@ def draw_costs(times: Sequence[DecodeTimes], batch: int, where: str):
         speed = np.array([t.kv_bytes for t in times]) / seconds / GB
         right.plot(contexts, speed, **style)
     left.set(xscale="log", yscale="log", ylabel="microseconds per step", title="Time")
+    left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # the times may lie within one power of ten
     right.set(xscale="log", ylim=(0, None), ylabel="GB/s", title="Keys and values read, divided by the time")
     for ax in (left, right):
         ax.set_xlabel("context length of each request, tokens")

@@ -25,7 +25,7 @@ ONE_TOKEN = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
 
 @dataclass
 class Served:
-    """A request that has not ended. Attributes: name: its id in the engines."""
+    """A request that has not ended. name: its id in the engines."""
 
     request_id: str
     prompt_token_ids: list[int]
