@@ -13,7 +13,7 @@ You will see: what broke, which lever the table recommends, whether it suffices,
     python phase4_scheduler/scaling_strategies.py --card a100-40 --quick
     python phase4_scheduler/scaling_strategies.py --trace azure_2023_conv.csv        # the requests of the day
 
-A step's time is computed from the card's data sheet, at 80% of it (60% on an RTX PRO 6000, as recorded). The traffic is our own: it is chosen so that an L4
+A step's time is computed from the card's data sheet, at 80% of it (66% on an RTX PRO 6000, as recorded). The traffic is our own: it is chosen so that an L4
 misses its SLO. Another card may keep it.
 """
 

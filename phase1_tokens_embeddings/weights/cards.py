@@ -1,7 +1,7 @@
 """The GPUs that the course computes with, as in their data sheets.
 
-Source: NVIDIA's data sheets, A100, H100 and H200 in their SXM form, B200 in an HGX B200 of 1,000 W; for RTX cards the tables of the
-Ada and RTX Blackwell PRO architecture whitepapers; AMD's data sheet of the MI300X. All dense: without the doubling of 2:4
+Source: NVIDIA's data sheets, A100, H100 and H200 in their SXM form, B200 in an HGX B200 of 1,000 W, RTX PRO 6000 in its Server
+Edition (the Workstation Edition reads 1,792 GB/s); the Ada whitepaper; AMD's data sheet of the MI300X. All dense: without 2:4
 sparsity. (The limits of each compute capability are in phase 5, compiling/machine_code.py.)
 """
 
@@ -52,7 +52,7 @@ CARDS: dict[str, Card] = {
         Card("l4", "L4 24 GB", 23034, 300, 121, 58, 0.75, 242),
         Card("l40s", "L40S 48 GB", 46068, 864, 362, 142, 1.10, 733),
         Card("rtx4090", "RTX 4090 24 GB", 24564, 1008, 165, 128, 0.50, 330),
-        Card("rtxpro6000", "RTX PRO 6000 96 GB", 97887, 1792, 504, 188, 1.80, 1008, 2015),
+        Card("rtxpro6000", "RTX PRO 6000 96 GB", 97887, 1597, 500, 188, 1.80, 1000, 2000),
         Card("a100-40", "A100 40 GB", 40960, 1555, 312, 108, 1.40),
         Card("a100-80", "A100 80 GB", 81920, 2039, 312, 108, 1.90),
         Card("h100", "H100 80 GB", 81559, 3350, 989, 132, 2.90, 1979),

@@ -23,7 +23,7 @@ steps. GGUF's files have them mixed in blocks (`ggml_blocks.py`): Q8_0 and Q4_0 
 Kinds with super-blocks stay as they are.
 
 Sources: compressed-tensors (vllm/model_executor/layers/quantization/compressed_tensors) for W4A16 with zero points;
-vllm/model_executor/layers/quantization/online for int8_per_channel_weight_only and fp8_per_channel; Micikevicius et al.,
+vllm/config/quantization.py for int8_per_channel_weight_only and fp8_per_channel; Micikevicius et al.,
 "FP8 Formats for Deep Learning" (2022), for E4M3.
 """
 

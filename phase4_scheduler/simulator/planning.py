@@ -31,8 +31,8 @@ MOST_REPLICAS = 256
 # The share of its data sheet at which the computed clock agrees with what was recorded on a card (`recorded_runs.py`): the means of
 # TTFT, TPOT and end-to-end time and the throughput within 4%. Other cards are computed with 80%, and steps may take so many times
 # as long.
-RECORDED_EFFICIENCY = {"rtx4090": 0.8, "rtxpro6000": 0.6}
-CLOCK_EFFICIENCY, CLOCK_RANGE = 0.8, (0.95, 1.5)
+RECORDED_EFFICIENCY = {"rtx4090": 0.8, "rtxpro6000": 0.66}
+CLOCK_EFFICIENCY, CLOCK_RANGE = 0.8, (0.95, 1.25)
 
 
 def efficiency_of(card: Card) -> float:

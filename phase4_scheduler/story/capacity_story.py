@@ -83,9 +83,9 @@ def trust(lab: Lab, task: Task, plan: Plan) -> None:
             then += f"the plan is {worst} x {task.card.title}."
         except LabError as error:
             then += f"{error}."
-    lab.say(f"""The clock is computed from a data sheet. Steps of vLLM 0.19 on an RTX 4090 and on an RTX PRO 6000 (Llama 3.1
-        8B in 16 bit, recorded by others) took {least:g} to {most:g} times as long as computed at 80% of the peaks. The mean times fit 80% on
-        the first card and 60% on the second.{then}""")
+    lab.say(f"""The clock is computed from a data sheet. Mean times of vLLM 0.19 on an RTX 4090 and on an RTX PRO 6000 (Llama 3.1
+        8B in 16 bit, recorded by others) fit steps that take {least:g} to {most:g} times as long as computed at 80% of the peaks: 80% fits
+        the first card, 66% the second.{then}""")
     unknown = [
         what
         for what, here in (

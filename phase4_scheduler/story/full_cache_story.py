@@ -115,7 +115,7 @@ def without_batching(lab: Lab) -> None:
         tolerance=0.3,
         kind="timing",
         note=f"""Predicted from two steps: {users} tokens in {1e3 * step[users]:.1f} ms against one in
-            {1e3 * step[1]:.1f} ms. An engine that is only twice as slow with many users does batch. llama.cpp's server, which
-            Ollama runs on, has batched continuously since 2023; the article's factor has other causes.""",
+            {1e3 * step[1]:.1f} ms. An engine that is only twice as slow with many users does batch. The server of
+            llama.cpp, on which Ollama is built, has batched continuously since 2023; the factor has other causes.""",
     )
     lab.record(step_seconds=step, seconds=seconds)

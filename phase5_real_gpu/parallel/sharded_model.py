@@ -14,7 +14,7 @@ which tokens chose the experts that it holds. It computes these, and the same al
 (The terms are Megatron's, which writes a matrix as [in, out]. torch stores it as [out, in], so rows and columns are exchanged.)
 
 Sources: Shoeybi et al., "Megatron-LM" (2019), section 3; vllm/model_executor/layers/fused_moe/runner/moe_runner.py;
-vllm/model_executor/layers/mamba/linear_attn.py, MiniMaxText01RMSNormTP (vLLM's OLMo gathers all heads instead).
+vllm/model_executor/layers/minimax_rms_norm/rms_norm_tp.py, MiniMaxText01RMSNormTP (vLLM's OLMo gathers all heads instead).
 """
 
 from collections.abc import Iterator

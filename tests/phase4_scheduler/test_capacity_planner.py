@@ -110,7 +110,7 @@ def test_a_trace_with_a_gap_for_replicas_of_four_cards(run_script, tmp_path, sho
 @pytest.mark.parametrize("efficiency, is_slower", [(0.7, True), (0.5, False)])
 def test_a_slower_clock_is_planned_for_only_if_it_is_slower(run_script, short_story, efficiency, is_slower):
     report = run_script(capacity_planner, *FAST, "--card", "rtx4090", "--efficiency", efficiency)
-    assert ("1.5 times as long as at 80%" in " ".join(report["out"].split())) == is_slower
+    assert ("1.25 times as long as at 80%" in " ".join(report["out"].split())) == is_slower
     assert (report["results"]["cards_if_slow"] is not None) == is_slower
 
 
