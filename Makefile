@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 course: setup
 	@$(BIN)/lab course
 
-# Style, the direction of imports, and the tests. Needs no GPU and no network once set up, and rolls no dice.
+# Style, the direction of imports, and the tests. Needs no GPU, and no network once set up; all seeds are fixed.
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -63,7 +63,7 @@ web: setup
 setup: $(VENV)/installed
 
 $(VENV)/installed: requirements.txt requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) and "Python 3.11 to 3.14 is needed: make PYTHON=python3.12 ...")'
 	@echo "Installing into $(VENV): a few minutes, once. The largest package, torch, comes last."
 	@$(PYTHON) -m venv $(VENV)
 	@if [ -d wheels ]; then $(PIP) install --no-index --find-links wheels -r requirements.txt; else \

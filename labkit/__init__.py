@@ -14,9 +14,10 @@ if is_a_program() and signal.getsignal(signal.SIGINT) is signal.default_int_hand
 if (is_a_program() or sys.argv[0] == "-m") and (
     missing := next((m for m in ("rich", "torch") if find_spec(m) is None), None)
 ):
+    activate = r".venv\Scripts\activate" if os.name == "nt" else "source .venv/bin/activate"
     print(
-        f"error: this Python has no {missing}, so it is not the course's: run `source .venv/bin/activate` first "
-        "(`make setup` makes that environment)",
+        f"error: this Python has no {missing}, so it is not the course's: run `{activate}` first "
+        "(README.md says how to make that environment)",
         file=sys.stderr,
     )
     raise SystemExit(2)

@@ -126,11 +126,3 @@ def select(words: list[str]) -> list[Path]:
             raise LabError(f"no phase or script is called {word!r}: `lab list` shows them all")
         chosen += [s for s in fitting if s not in chosen]
     return chosen
-
-
-def is_script(word: str) -> bool:
-    """Whether `select` accepts this word. A bare number is excluded: it may be the value of an option."""
-    try:
-        return not word.isdigit() and bool(select([word]))
-    except LabError:
-        return False

@@ -8,16 +8,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
 
-from labkit.catalog import LEVELS, SCRIPTS, all_scripts, first_line, is_script, select
+from labkit.catalog import LEVELS, SCRIPTS, all_scripts, first_line, select
 from labkit.claims import CLAIMS, SOURCES, measured_claims, reference_run, values_of, verdict_of
 from labkit.course import run_script, take_course
 from labkit.errors import LabError
 from labkit.foreign import visible
-from labkit.interrupts import STOPPED, in_its_own_process, is_a_program
+from labkit.interrupts import STOPPED, become, in_its_own_process, is_a_program
 from labkit.options import OPTIONS, SHARED_BY_ALL, Parser
 from labkit.paths import ROOT
 from labkit.terminal import READER_LEFT, Page, escape, run, titled
@@ -70,8 +71,10 @@ def list_scripts(console: Console, word: str | None) -> int:
 def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int:
     """Run scripts in order, each in its own process: a script that fails does not stop the others."""
     scripts = select(words)
-    if passed_on and not passed_on[-1].startswith("-") and is_script(passed_on[-1]) and len(passed_on) < 3:
-        raise LabError(f"scripts come before options: lab run {passed_on[-1]} {' '.join(passed_on[:-1])}")
+    for before, word in pairwise(passed_on):
+        has_no_value = before in ("--quick", "--predict") or (before.startswith("--") and "=" in before)
+        if has_no_value and not word.startswith("-"):
+            raise LabError(f"scripts come before options: lab run {visible(word)} {before}")
     if "--json" in passed_on and len(scripts) > 1:
         raise LabError("--json names one file, for one script: all reports are in outputs/reports")
     refuse_unknown(scripts, passed_on)
@@ -178,17 +181,26 @@ def exercises(command: str, *words: str) -> int:
         is_path = Path.is_dir if command == "grade" else Path.is_file
         words = tuple(str(Path(w).resolve()) if is_path(Path(w)) else w for w in words)
     folder = "classroom" if command in ("submit", "grade") else "publishing"
-    if command == "grade" and is_a_program() and os.name == "posix":  # that process receives the signals
+    module = ("-m", f"exercises.{folder}.commands", command, *words)
+    if command == "grade" and is_a_program():
         os.chdir(ROOT)
-        os.execv(sys.executable, [sys.executable, "-m", "exercises.classroom.commands", command, *words])
-    return in_its_own_process("-m", f"exercises.{folder}.commands", command, *words, cwd=ROOT)
+        return become(*module)
+    return in_its_own_process(*module, cwd=ROOT)
 
 
 def build_parser() -> argparse.ArgumentParser:
+    def level(word: str) -> str:
+        """Accept "gpu" for "GPU"."""
+        return next((name for name in LEVELS if name.lower() == word.lower()), word)
+
     parser = Parser(prog="lab", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("list", help="all scripts, or some, with their subjects").add_argument(
-        "word", nargs="?", metavar="LEVEL|PHASE", help=f"one level ({', '.join(LEVELS)}) or phase only"
+        "word",
+        nargs="?",
+        type=level,
+        metavar="LEVEL|PHASE",
+        help=f"only one level ({', '.join(LEVELS)}) or phase",
     )
     run_these = commands.add_parser(
         "run",
@@ -204,7 +216,13 @@ def build_parser() -> argparse.ArgumentParser:
     for name, (_, does) in PROGRAMS.items():
         commands.add_parser(name, add_help=False, help=does)
     commands.add_parser("next", help="the next script or exercise on a path").add_argument(
-        "level", nargs="?", choices=list(LEVELS), default="core", help="the core, and this level (core)"
+        "level",
+        nargs="?",
+        type=level,
+        choices=list(LEVELS),
+        default="core",
+        metavar="LEVEL",
+        help=f"the level beside the core ({', '.join(LEVELS)})",
     )
     commands.add_parser("progress", help="the solved exercises, hints used, and the score of your guesses")
     a_notebook = "its path, its name or its number, such as p1e1_pairs or 1.1"
@@ -236,9 +254,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _obey(argv: Sequence[str]) -> int:
     if argv and argv[0] in PROGRAMS:
-        # The program replaces this process, so it receives signals that are sent to `lab`, such as SIGTERM.
         script, *options = PROGRAMS[argv[0]][0].split()
-        os.execv(sys.executable, [sys.executable, str(ROOT / script), *options, *argv[1:]])
+        return become(str(ROOT / script), *options, *argv[1:])
     words, passed_on = split_run(argv)
     parser = build_parser()
     args = parser.parse_args(words)

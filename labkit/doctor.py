@@ -34,8 +34,8 @@ def examine() -> list[Finding]:
     weights, models = _has_gpt2_weights(), ", ".join(embedded_models())
     memory, free = memory_bytes(), shutil.disk_usage(ROOT).free / 2**30
     return [
-        Finding("Python", sys.version.split()[0], sys.version_info >= (3, 11),
-                "the course needs 3.11 or newer", "install a newer Python, make a new virtual environment"),
+        Finding("Python", sys.version.split()[0], (3, 11) <= sys.version_info < (3, 15),
+                "the course needs 3.11 to 3.14", "install such a Python, make a new virtual environment"),
         Finding("torch", torch.__version__, True, "every phase from 2 on"),
         *(_package(name) for name in ("transformers", "tiktoken", "numpy", "matplotlib", "jupyter", "pytest", "nbval")),
         _package("numba", "attention on a CPU reads blocks in place; without numba the engine copies them, and is slower"),
@@ -43,7 +43,7 @@ def examine() -> list[Finding]:
         _gpu(),
         _triton(),
         Finding("GPT-2 weights", "present" if weights else "not here", weights,
-                "--model gpt2; everything else uses the embedded models", "`lab fetch gpt2` once, while online (550 MB)"),
+                "only --model gpt2 needs them", "`lab fetch gpt2` once, while online (550 MB)"),
         Finding("embedded models", models or "missing", bool(models), "the default of every script"),
         Finding("CPU", f"{cpu_name()}, {os.cpu_count() or 1} cores", True, "timings depend on it, results do not"),
         Finding("memory", f"{memory / 2**30:.0f} GiB", memory >= 4 * 2**30,

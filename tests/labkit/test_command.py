@@ -3,11 +3,12 @@
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from labkit import catalog, command, doctor
+from labkit import catalog, command, doctor, interrupts
 from labkit.claims import CLAIMS, reference_run, verdict_of
 from labkit.errors import LabError
 from labkit.models import find_model
@@ -22,9 +23,10 @@ def test_list_names_every_script_with_its_first_line(capsys):
         assert script.is_file(), script
         assert script.name in out
         assert len(catalog.first_line(script)) > 20
-    assert command.main(["list", "1"]) == 0
-    listed = re.findall(r"\w+\.py", capsys.readouterr().out)
-    assert listed == [*catalog.SCRIPTS["phase1_tokens_embeddings"]]
+    for word, scripts in (("1", catalog.select(["1"])), ("gpu", catalog.all_scripts("GPU"))):
+        assert command.main(["list", word]) == 0
+        listed = re.findall(r"\w+\.py", capsys.readouterr().out)
+        assert listed == [script.name for script in scripts]
     assert command.main(["list", "nonsense"]) == 2
 
 
@@ -49,6 +51,8 @@ def test_select(words, names):
         ("phase9", "no phase or script is called 'phase9': `lab list` shows them all"),
         ("2 --predct", "no script here has the option --predct: did you mean --predict?"),
         ("2 --drill=3", "no script here has the option --drill; each lists its options with --help"),
+        ("--quick 2", "scripts come before options: lab run 2 --quick"),
+        ("--seed=3 kv_cache_lab", "scripts come before options: lab run kv_cache_lab --seed=3"),
         ("1 --json x.json", "--json names one file, for one script: all reports are in outputs/reports"),
     ],
 )
@@ -66,6 +70,12 @@ def test_without_the_environment_a_script_says_so(script):
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={"PATH": ""})
         assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
         assert "source .venv/bin/activate" in done.stderr
+
+
+def test_where_a_process_cannot_be_replaced_a_program_is_waited_for(monkeypatch, capfd):
+    monkeypatch.setattr(interrupts, "os", SimpleNamespace(name="nt"))
+    assert command.main(["convert", "--help"]) == 0
+    assert "OUT.gguf" in capfd.readouterr().out
 
 
 def test_run_goes_on_after_a_script_that_fails(tmp_path, monkeypatch, capsys):
