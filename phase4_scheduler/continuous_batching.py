@@ -11,7 +11,7 @@ You will see the article's three users A, B and C in both ways, then mixed traff
 requests in the batch at each step. All on the real engine with the embedded model.
 
 Source: Yu et al., "Orca: A Distributed Serving System for Transformer-Based Generative Models" (2022),
-section 3.1.
+section 3.
 """
 
 from labkit.lab import Lab, run_lab

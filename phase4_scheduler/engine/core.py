@@ -1,7 +1,7 @@
 """The engine's core: the loop that runs steps. Requests may arrive at any time. It handles token ids, not text.
 
 Each iteration of the loop serves all requests that have tokens to compute. A finished request leaves at once, and a waiting
-request takes its place in the next step. This is continuous batching (Yu et al., "Orca", 2022, section 3.1, call it
+request takes its place in the next step. This is continuous batching (Yu et al., "Orca", 2022, section 3, call it
 iteration-level scheduling).
 """
 

@@ -5,7 +5,7 @@ the answer. Traffic is either drawn from a pattern (chat, code, ...), or read fr
 requests with their times and lengths, and perhaps names of the blocks of their prompts.
 
 Sources: vllm/benchmarks/serve.py (`get_request`) for bursty arrivals; Patel et al., "Splitwise" (2024), for the Azure
-traces; Qin et al., "Mooncake" (2025), section 4, for traces with hash ids.
+traces; Qin et al., "Mooncake" (2025), for traces with hash ids.
 """
 
 import math
