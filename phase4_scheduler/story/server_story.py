@@ -217,7 +217,7 @@ def what_queries_find(lab: Lab, server: RunningServer) -> None:
 
 def reading_speed(lab: Lab) -> None:
     lab.title("How fast is fast enough?")
-    lab.say("""People read 238 words per minute in silence (Brysbaert 2019, a mean of 190 studies). A word is more than one token. So
+    lab.say("""People read 238 words of non-fiction per minute in silence (Brysbaert 2019, 190 studies). A word is more than one token. So
         there is an ITL at which the text comes just as fast as it is read.""")
     tokenizer = load_tokenizer(find_model(lab.args.model))
     texts = [out.text for out in load_engine(lab, max_num_seqs=8).generate(
