@@ -24,9 +24,7 @@ OTHER_FILES = ["*/*", "consolidated*"]  # subfolders; Mistral's second form of t
 
 def embedded_models() -> list[str]:
     """List the models that come with the course."""
-    if not EMBEDDED_MODELS.is_dir():
-        return []
-    return sorted(p.name for p in EMBEDDED_MODELS.iterdir() if (p / "config.json").is_file())
+    return sorted(config.parent.name for config in EMBEDDED_MODELS.glob("*/config.json"))
 
 
 def find_model(name: str | Path) -> Path:

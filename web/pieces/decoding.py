@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase2_attention_kvcache.model import ContiguousKVCache, Transformer
@@ -14,21 +12,6 @@ from web.pieces.piece import Piece, in_words
 
 SHOWN_NUMBERS = 3  # of each key
 MOST_TOKENS = 60
-
-
-class WatchedCache(ContiguousKVCache):
-    """The cache of Phase 2 with little room at first, so that one sees it double; counts what is computed."""
-
-    FIRST_ROOM = 8
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.keys: list[Tensor] = []  # of the first layer, in the order of the tokens
-
-    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        if layer == 0:
-            self.keys += list(k.clone())
-        return super().append(layer, k, v)
 
 
 @dataclass(frozen=True)
@@ -80,7 +63,9 @@ class Decoding:
             raise ValueError(
                 f"{len(ids)} prompt tokens and {new_tokens} new ones: at least one of each, at most {MOST_TOKENS} in all"
             )
-        cache, new = WatchedCache(model.config), list(ids)
+        c, new = model.config, list(ids)
+        cache = ContiguousKVCache(c)
+        cache.FIRST_ROOM = 8  # so little that the reader sees it double
         run = cls(len(ids), [tok.decode([i]) for i in ids])
         for _ in range(new_tokens):
             at = torch.arange(cache.num_tokens, cache.num_tokens + len(new))
@@ -98,7 +83,10 @@ class Decoding:
             ids.append(chosen)
             run.tokens.append(run.moments[-1].said)
             new = [chosen]
-        run.keys = [[round(x, 2) for x in k[0, :SHOWN_NUMBERS].tolist()] for k in cache.keys]
+        keys, _ = cache.append(
+            0, *torch.empty(2, 0, c.num_kv_heads, c.head_dim)
+        )  # no new token: all that are kept
+        run.keys = [[round(x, 2) for x in key] for key in keys[:, 0, :SHOWN_NUMBERS].tolist()]
         return run
 
 

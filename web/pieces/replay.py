@@ -21,13 +21,12 @@ SHOWN = (
 
 @dataclass
 class Recording:
-    """A run of an engine: its events, and what each user saw.
+    """A run of an engine.
 
     Attributes:
         events: the engine's, each with two things added: `arrived` (names) and `said` (name -> new text); with
             speculative decoding also `drafts` (name -> words, and how many of them were accepted).
         requests: name -> prompt and its number of tokens.
-        texts: name -> the whole answer.
     """
 
     budget: int
@@ -35,7 +34,6 @@ class Recording:
     block_size: int
     events: list[dict[str, Any]] = field(default_factory=list)
     requests: dict[str, dict[str, Any]] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, engine: LLMEngine, arrivals: Sequence[tuple[int, str, str, SamplingParams]]) -> Recording:
@@ -67,10 +65,7 @@ class Recording:
                         "prompt": prompt,
                         "prompt_tokens": len(engine.tokenizer.encode(prompt)),
                     }
-                    run.texts[name] = ""
                 said = {output.request_id: output.text for output in engine.step()}
-                for name, text in said.items():
-                    run.texts[name] += text
                 shown = {k: events[-1][k] for k in SHOWN} | {"arrived": arrived, "said": said}
                 if "drafted" in events[-1]:
                     shown["drafts"] = _drafts(events[-1], engine.tokenizer)
@@ -94,7 +89,6 @@ def _drafts(event: dict[str, Any], tokenizer: BPETokenizer) -> dict[str, dict[st
 
 def replay_piece(recording: Recording) -> Piece:
     """A run to go through, forwards and backwards."""
-    data = {name: value for name, value in vars(recording).items() if name != "texts"}
     names = list(recording.requests)
     width = max(6, *(len(n) + 1 for n in names))
     lines = ["step  " + "".join(f"{n:>{width}}" for n in names) + "   free blocks"]
@@ -103,4 +97,4 @@ def replay_piece(recording: Recording) -> Piece:
         gone = f"   {', '.join(event['preempted'])} preempted" if event["preempted"] else ""
         lines.append(f"{number:>4}  {row}{event['free_blocks']:>14}{gone}")
     what = "Tokens that each user computes in a step:"
-    return Piece("replay", data, in_words("A run to step through.", what, lines))
+    return Piece("replay", vars(recording), in_words("A run to step through.", what, lines))
