@@ -30,8 +30,10 @@ class Finding:
 def examine() -> list[Finding]:
     """Examine everything that determines what runs here. It downloads and changes nothing."""
     import torch
+    from huggingface_hub import try_to_load_from_cache
 
-    weights, models = _has_gpt2_weights(), ", ".join(embedded_models())
+    weights = isinstance(try_to_load_from_cache("gpt2", "model.safetensors"), str)
+    models = ", ".join(embedded_models())
     memory, free = memory_bytes(), shutil.disk_usage(ROOT).free / 2**30
     return [
         Finding("Python", sys.version.split()[0], (3, 11) <= sys.version_info < (3, 15),
@@ -122,9 +124,3 @@ def _triton() -> Finding:
                        "Triton cannot start kernels; the engine uses torch alone",
                        "install gcc and Python's headers (python3-dev)")  # fmt: skip
     return Finding("triton", triton.__version__, True, "kernels: interpreted on a CPU, compiled on a GPU")
-
-
-def _has_gpt2_weights() -> bool:
-    from huggingface_hub import try_to_load_from_cache
-
-    return isinstance(try_to_load_from_cache("gpt2", "model.safetensors"), str)

@@ -30,7 +30,7 @@ class OpenModel:
 
 
 OPEN_MODELS = (
-    OpenModel("openai-community/gpt2", 0.55, 1024, "MIT; tells stories, no chat"),
+    OpenModel("gpt2", 0.55, 1024, "MIT; tells stories, no chat"),
     OpenModel("HuggingFaceTB/SmolLM2-135M-Instruct", 0.27, 8192, "Apache 2.0"),
     OpenModel("google/gemma-3-270m-it", 0.54, 32768, "Gemma", gated=True),
     OpenModel("HuggingFaceTB/SmolLM2-360M-Instruct", 0.72, 8192, "Apache 2.0"),

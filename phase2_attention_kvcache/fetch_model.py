@@ -108,7 +108,7 @@ def list_open_models(console: Console) -> int:
     from huggingface_hub import constants
 
     table = titled(f"Small open models, as their cards said in {AS_OF}", width=console.width)
-    table.add_column("lab fetch NAME", overflow="fold", min_width=36 if console.width > 80 else 18)
+    table.add_column("lab fetch NAME", overflow="fold", min_width=36 if console.width >= 80 else 18)
     for column in ("GB", "context", "licence", "here"):
         table.add_column(column, justify="right" if column in ("GB", "context") else "left")
     cache = Path(constants.HF_HUB_CACHE)
