@@ -48,32 +48,32 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule | None
     as the window reaches. The fused function never writes the [N, M] weights to memory, which would take most of the time.
 
     Args:
-        q: [N, num_heads, head_dim]. k, v: [M, num_kv_heads, head_dim], M >= N.
+        q: [N, num_heads, head_dim]. k, v: [M, num_kv_heads, head_dim], M >= N. Or [P, N, ...] and [P, M, ...]: P sequences.
         rule: None: the scale is 1 / sqrt(head_dim), and there is no window and no soft cap.
     """
-    scale, window, softcap = rule or AttentionRule(q.shape[2] ** -0.5)
-    n, num_heads, head_dim = q.shape
+    if q.dim() == 3:
+        return causal_attention(q[None], k[None], v[None], rule)[0]
+    scale, window, softcap = rule or AttentionRule(q.shape[-1] ** -0.5)
+    sequences, n, num_heads, head_dim = q.shape
     if window is not None:  # tokens before the first query's window are in no window
-        k, v = k[-(n + window - 1) :], v[-(n + window - 1) :]
+        k, v = k[:, -(n + window - 1) :], v[:, -(n + window - 1) :]
     if softcap is not None:  # the fused function knows none
-        return attention(q, k, v, scale=scale, window=window, softcap=softcap)
-    m, num_kv_heads, _ = k.shape
-    keys, values = k.transpose(0, 1)[None], v.transpose(0, 1)[None]  # [1, num_kv_heads, M, head_dim]
+        how = dict(scale=scale, window=window, softcap=softcap)
+        return torch.stack([attention(*one, **how) for one in zip(q, k, v, strict=True)])
+    m, num_kv_heads = k.shape[1:3]
+    keys, values = k.transpose(1, 2), v.transpose(1, 2)  # [P, num_kv_heads, M, head_dim]
     if n == 1:
         # One token sees all keys: no mask. The heads that share a KV head become rows of one query,
         # so the shared keys are read once for all of them.
-        rows = q.view(1, num_kv_heads, num_heads // num_kv_heads, head_dim)
-        return fused_attention(rows, keys, values, scale=scale).view(1, num_heads, head_dim)
-    queries = q.transpose(0, 1)[None]
+        rows = q.view(sequences, num_kv_heads, num_heads // num_kv_heads, head_dim)
+        return fused_attention(rows, keys, values, scale=scale).reshape(q.shape)
     how = dict(scale=scale, enable_gqa=num_heads != num_kv_heads)
     if n == m and (window is None or m <= window):
-        out = fused_attention(queries, keys, values, is_causal=True, **how)
+        how["is_causal"] = True
     else:
         sees = torch.ones(n, m, dtype=torch.bool, device=q.device).tril(diagonal=m - n)
-        if window is not None:
-            sees = sees.triu(diagonal=m - n - window + 1)
-        out = fused_attention(queries, keys, values, attn_mask=sees, **how)
-    return out[0].transpose(0, 1)
+        how["attn_mask"] = sees if window is None else sees.triu(diagonal=m - n - window + 1)
+    return fused_attention(q.transpose(1, 2), keys, values, **how).transpose(1, 2)
 
 
 class NoCache:

@@ -71,8 +71,12 @@ class KVStorage:
                 self._slots[kind][layer].index_copy_(0, slot_mapping, x)
 
     def gather(self, layer: int, block_ids: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:
-        """A copy of one request's keys and values in one row, each [num_tokens, num_kv_heads, head_dim]."""
-        keys, values = (self.read(kind, layer, block_ids).flatten(0, 1)[:num_tokens] for kind in (0, 1))
+        """A copy of keys and values in one row, each [num_tokens, num_kv_heads, head_dim]; or [P, num_tokens, ...] for
+        the `block_ids` [P, blocks] of P requests."""
+        blocks = (
+            self.read(kind, layer, block_ids.flatten()).unflatten(0, block_ids.shape) for kind in (0, 1)
+        )
+        keys, values = (each.flatten(-4, -3)[..., :num_tokens, :, :] for each in blocks)
         return keys, values
 
     def read(self, kind: int, layer: int, block_ids: Tensor) -> Tensor:

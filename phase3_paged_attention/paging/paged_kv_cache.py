@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phase2_attention_kvcache.model.caches import attention_rules, causal_attention
+from phase2_attention_kvcache.model.caches import attention_rules
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase3_paged_attention.paging.cpu_decode import make_decoder
 from phase3_paged_attention.paging.kv_storage import KVStorage
+from phase3_paged_attention.paging.prompt_attention import PromptAttention
 
 FEW_ROWS = 8  # new tokens of a request that are decoded one by one rather than like a prompt
 
@@ -104,7 +105,7 @@ class PagedKVCache:
     Attributes:
         storage: the tensors.
         rules: scale, window and soft cap of each layer's attention.
-        decoder: computes the attention of rows in decode.
+        decoder, prompts: compute the attention of rows in decode, and of the others.
         layout: the layout of the step begun last.
         block_tables, context_lens: those of the last step with `decodes`, int32: [B, most blocks] with 0 after a
             table's end, and [B].
@@ -124,22 +125,14 @@ class PagedKVCache:
         self.num_blocks, self.block_size = num_blocks, block_size
         self.rules = attention_rules(config)
         self.decoder = make_decoder(self.storage, self.rules, use_kernel)
+        self.prompts = PromptAttention(self.storage, self.rules)
         self.layout: StepLayout | None = None
 
     def begin_step(self, layout: StepLayout) -> None:
         """Set the layout of the next step."""
         self.layout = layout
-        # For prompts of which a part was computed before: their blocks, on the device, once for all layers. Where storing
-        # rounds, all prompts read what was stored: the answer must not depend on where a prompt was cut, or what of it
-        # the prefix cache knew.
-        self._prompt_blocks = {
-            i: torch.tensor(
-                layout.block_tables[i][: -(-layout.context_lens[i] // self.block_size)],
-                device=self.storage.device,
-            )
-            for i, _ in layout.prefills
-            if layout.context_lens[i] > layout.query_lens[i] or self.storage.rounds
-        }
+        if layout.prefills:
+            self.prompts.begin_step(layout)
         if layout.decodes:
             self.block_tables = pad_tables([layout.block_tables[i] for i in layout.decodes])
             self.context_lens = np.array(layout.decode_lens, dtype=np.int32)
@@ -147,7 +140,7 @@ class PagedKVCache:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See `PagedCache`."""
-        layout, rule = self.layout, self.rules[layer]
+        layout = self.layout
         # All of them are stored before any is read: a request may read a block that another one fills in
         # this very step.
         self.storage.write(layer, layout.slot_mapping, k, v)
@@ -156,13 +149,5 @@ class PagedKVCache:
         out = torch.empty_like(q)
         if layout.decodes:
             out[layout.decode_rows] = self.decoder.attend(layer, q[layout.decode_rows])
-        for i, start in layout.prefills:
-            rows = slice(start, start + layout.query_lens[i])
-            keys, values = k[rows], v[rows]
-            if i in self._prompt_blocks:  # (for a prompt the copy is small beside the work)
-                context_len = layout.context_lens[i]
-                first = rule.first_seen(context_len - layout.query_lens[i]) // self.block_size
-                blocks, num_tokens = self._prompt_blocks[i][first:], context_len - first * self.block_size
-                keys, values = self.storage.gather(layer, blocks, num_tokens)
-            out[rows] = causal_attention(q[rows], keys, values, rule)
+        self.prompts.attend(layer, q, k, v, out)
         return out

@@ -1,6 +1,8 @@
 """Attention over scattered blocks: every reading equals plain attention, and unused memory cannot matter."""
 
 import math
+from itertools import chain
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from phase3_paged_attention.paging import (
     compiled_kernel,
     paged_attention_loops,
     paged_attention_vectorised,
+    prompt_attention,
 )
 from phase3_paged_attention.paging.kv_storage import stored_bits
 from tests.paged_case import PagedCase, assert_near, bits, model_config
@@ -37,6 +40,11 @@ request = st.one_of(
     st.tuples(st.integers(0, 70), st.just(1)),
 )
 requests = st.lists(request, min_size=1, max_size=6)
+# Neighbours with equally many new tokens, and equally many before them or more and more.
+alike = st.builds(
+    lambda one, number, more: [(one[0] + i * more, one[1]) for i in range(number)],
+    request, st.sampled_from([1, 1, 2, 5]), st.sampled_from([0, 0, 3]),
+)  # fmt: skip
 seeds = st.integers(0, 2**31)
 
 
@@ -111,13 +119,15 @@ def attend(case, compiled):
 
 @pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
 @given(
-    lens=requests, size=block_sizes, heads=heads, dim=dims, dtype=st.sampled_from([*DTYPES]), rule=rules, seed=seeds
+    lens=st.lists(alike, min_size=1, max_size=4), at_once=st.sampled_from([30, 100, 1024]),
+    size=block_sizes, heads=heads, dim=dims, dtype=st.sampled_from([*DTYPES]), rule=rules, seed=seeds,
 )  # fmt: skip
 @settings(max_examples=40)
-def test_paged_cache(compiled, lens, size, heads, dim, dtype, rule, seed):
+def test_paged_cache(compiled, lens, at_once, size, heads, dim, dtype, rule, seed):
     """Beside a layer that sees everything: it must not be told how far the other one looks."""
-    case = make(lens, size, heads, dim, seed, rule, dtype=DTYPES[dtype], new_too=False)
-    cache, out = attend(case, compiled)
+    case = make([*chain(*lens)], size, heads, dim, seed, rule, dtype=DTYPES[dtype], new_too=False)
+    with patch.object(prompt_attention, "TOKENS_AT_ONCE", at_once):
+        cache, out = attend(case, compiled)
     case.assert_right(out)
     # Stored where the table says, and nowhere else.
     case.fill()
