@@ -31,7 +31,7 @@ def report_logprobs(
     if not asking:
         return answers
     # All rows at once: each tolist() waits for a GPU.
-    rows = logits[asking].float().log_softmax(-1)
+    rows = (logits if len(asking) == len(params) else logits[asking]).float().log_softmax(-1)
     most = min(max(params[i].logprobs for i in asking), rows.shape[1])
     values, ids = (t.tolist() for t in rows.topk(most))
     picked = rows.gather(1, torch.tensor([[token_ids[i]] for i in asking], device=rows.device))

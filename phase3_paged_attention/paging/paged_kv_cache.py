@@ -132,7 +132,8 @@ class PagedKVCache:
         """Set the layout of the next step."""
         self.layout = layout
         if layout.prefills:
-            self.prompts.begin_step(layout)
+            of_requests = list(zip(layout.query_lens, layout.context_lens, layout.block_tables, strict=True))
+            self.prompts.begin_step((first, *of_requests[i]) for i, first in layout.prefills)
         if layout.decodes:
             self.block_tables = pad_tables([layout.block_tables[i] for i in layout.decodes])
             self.context_lens = np.array(layout.decode_lens, dtype=np.int32)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,11 +11,8 @@ from torch import Tensor
 from phase2_attention_kvcache.model.caches import AttentionRule, causal_attention
 from phase3_paged_attention.paging.kv_storage import KVStorage
 
-if TYPE_CHECKING:
-    from phase3_paged_attention.paging.paged_kv_cache import StepLayout
-
 TOKENS_AT_ONCE = (
-    1024  # of prompts that attend in one call: copies of more keys would leave the processor's caches
+    1024  # of prompts that attend in one call: copies of more keys leave the caches of a processor
 )
 
 
@@ -61,13 +57,12 @@ class PromptAttention:
         self.storage, self.rules = storage, rules
         self.groups: list[Prompts] = []
 
-    def begin_step(self, layout: StepLayout) -> None:
-        """Group the prompts of a step, once for all layers."""
+    def begin_step(self, prompts: Iterable[tuple[int, int, int, list[int]]]) -> None:
+        """Group the prompts of a step, once for all layers. Of each: its first row, new tokens, all tokens, and its blocks."""
         self.groups = []
-        for i, first in layout.prefills:
-            query_len, context_len = layout.query_lens[i], layout.context_lens[i]
-            table = layout.block_tables[i][: -(-context_len // self.storage.block_size)]
-            prompt = Prompts(first, first + query_len, query_len, context_len, [table])
+        for first, query_len, context_len, table in prompts:
+            blocks = table[: -(-context_len // self.storage.block_size)]
+            prompt = Prompts(first, first + query_len, query_len, context_len, [blocks])
             if not (self.groups and self.groups[-1].take(prompt)):
                 self.groups.append(prompt)
         for group in self.groups:
