@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.errors import LabError
+from phase1_tokens_embeddings.weights import find_card
 from phase4_scheduler.simulator.kernel_table import FOLDER as RECORDED
 from phase5_real_gpu import compare_to_reference
 from phase5_real_gpu.comparing import quick_measurements
@@ -157,6 +158,7 @@ def test_published_files_name_their_source_and_hold_what_was_published():
         assert all("https://" in m.details["source"] for m in r.measurements if m.name != DECODE_B64.name)
     for name, folder in (("rtx-4090-published", "rtx4090"), ("rtx-pro-6000-published", "rtxpro6000")):
         decode = find_reference(name).get(DECODE_B64.name)
+        assert find_reference(name).limits.read_gb_s == find_card(folder).bandwidth_gb_s
         with gzip.open(RECORDED / folder / "attention.csv.gz", "rt") as file:
             # No prompt; 64 users, 4,096 tokens each.
             assert f"0,0,64,4096,{decode.value}\n" in file.readlines()
