@@ -50,8 +50,9 @@ def bubble(stages: int, micro_batches: int) -> float:
     return (stages - 1) / (micro_batches + stages - 1)
 
 
-def cards_piece(model: str = "llama-3-70b", cards: int = 4, users: int = 32, micro_batches: int = 4) -> Piece:
+def cards_piece() -> Piece:
     """Sliders for cards, users and micro-batches: tensor parallelism, and the same cards in a row."""
+    model, users, micro_batches = "llama-3-70b", 32, 4
     data = {
         "models": {name: numbers_of(SHAPES[name]) for name in SHOWN_MODELS},
         "wires": WIRES,
@@ -59,7 +60,7 @@ def cards_piece(model: str = "llama-3-70b", cards: int = 4, users: int = 32, mic
         "context": CONTEXT,
         "bandwidth": CARDS["h100"].bandwidth_gb_s * 1e9,
         "memory": CARDS["h100"].memory_bytes,
-        "start": {"model": model, "cards": cards, "users": users, "micro_batches": micro_batches},
+        "start": {"model": model, "cards": 4, "users": users, "micro_batches": micro_batches},
     }
     lines = [
         f"{'cards':>5}  {'sent by each, MB':>16}  {'reading, ms':>11}  {'wire, ms':>8}  {'bubble of the row':>17}"

@@ -23,14 +23,15 @@ def steps_of(cost: ComputedCost, users: int, prompt: int, budget: int) -> list[f
     return seconds
 
 
-def chunks_piece(card: str = "l4", users: int = 32, prompt: int = 8000, budget: int = 512) -> Piece:
+def chunks_piece() -> Piece:
     """Sliders for users, the prompt and the token budget of a step; the steps drawn as long as they take."""
+    card, users, prompt = "l4", 32, 8000
     costs = {name: asdict(cost_of("llama-3-8b", name)) for name in CARDS}
     data = {
         "cards": {name: cards.CARDS[name].title for name in CARDS},
         "costs": costs,
         "context": CONTEXT,
-        "start": {"card": card, "users": users, "prompt": prompt, "budget": budget},
+        "start": {"card": card, "users": users, "prompt": prompt, "budget": 512},
     }
     lines = [f"{'budget':>6}  {'longest step, ms':>16}  {'first token after, ms':>21}"]
     for n in (256, 512, 2048, prompt + users):

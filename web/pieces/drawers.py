@@ -28,9 +28,7 @@ def opened_by(model: Transformer, token_ids: Sequence[int]) -> list[Tensor]:
 
 
 @torch.inference_mode()
-def handed_out(
-    model: Transformer, layer: int, values: Tensor, count: int = SHOWN
-) -> list[tuple[int, list[int]]]:
+def handed_out(model: Transformer, layer: int, values: Tensor) -> list[tuple[int, list[int]]]:
     """The drawers that give most: how far they are open (`values` [d_ff]) times the length of their content; with each the
     tokens whose scores its content raises most.
 
@@ -39,22 +37,15 @@ def handed_out(
     contents = model.blocks[layer].mlp.down.weight  # [d_model, d_ff]: a column is a content
     given = values.abs() * contents.norm(dim=0)
     return [
-        (drawer, model.logits(contents[:, drawer][None])[0].topk(count).indices.tolist())
-        for drawer in given.topk(count).indices.tolist()
+        (drawer, model.logits(contents[:, drawer][None])[0].topk(SHOWN).indices.tolist())
+        for drawer in given.topk(SHOWN).indices.tolist()
     ]
 
 
-def drawers_piece(
-    model: Transformer,
-    tok: BPETokenizer,
-    text: str = "Once upon a time there was a little girl who went to the sea",
-    layer: int = 4,
-) -> Piece:
-    """A text; for each of its tokens and each layer the drawers that give most.
-
-    Args:
-        layer: the one that is shown first, counted from 0.
-    """
+def drawers_piece(model: Transformer, tok: BPETokenizer) -> Piece:
+    """A text; for each of its tokens and each layer the drawers that give most."""
+    text = "Once upon a time there was a little girl who went to the sea"
+    layer = 4  # shown first, counted from 0
     ids = tok.encode(text)
     values = opened_by(model, ids)[layer]
     rows = [

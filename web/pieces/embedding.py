@@ -8,16 +8,12 @@ WORDS = ("king", "queen", "prince", "princess", "son", "daughter", "brother", "s
 NEAREST = 6
 
 
-def embedding_piece(embeddings: Embeddings, words: tuple[str, ...] = WORDS) -> Piece:
-    """Words on a map, and for each what is nearest to it in the whole vocabulary.
-
-    Raises:
-        ValueError: a word that is not one token.
-    """
-    nearest = {word: embeddings.neighbours(word, NEAREST) for word in words}
+def embedding_piece(embeddings: Embeddings) -> Piece:
+    """Words on a map, and for each the tokens nearest to it in the whole vocabulary."""
+    nearest = {word: embeddings.neighbours(word, NEAREST) for word in WORDS}
     data = {
-        "words": list(words),
-        "vectors": [[round(x, 4) for x in row] for row in embeddings.vectors(words).tolist()],
+        "words": WORDS,
+        "vectors": [[round(x, 4) for x in row] for row in embeddings.vectors(WORDS).tolist()],
         "nearest": nearest,
     }
     lines = [

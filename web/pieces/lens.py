@@ -10,9 +10,9 @@ from web.pieces.piece import Piece, in_words
 SHOWN = 4
 
 
-def lens_piece(model: Transformer, tok: BPETokenizer, text: str = "The king took off his") -> Piece:
-    """The likeliest next tokens behind `text`, had the model ended before its first layer, after it, and so on."""
-    rows = []
+def lens_piece(model: Transformer, tok: BPETokenizer) -> Piece:
+    """The likeliest next tokens of a text, if the model ended before its first layer, after it, and so on."""
+    text, rows = "The king took off his", []
     for probs in guesses_by_layer(model, torch.tensor(tok.encode(text))):
         best = probs.topk(SHOWN)
         rows.append([[tok.decode([i]), p] for i, p in zip(best.indices.tolist(), best.values.tolist())])

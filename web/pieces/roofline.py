@@ -21,16 +21,15 @@ def cost_of(model: str, card: str) -> ComputedCost | None:
         return None
 
 
-def roofline_piece(
-    model: str = "llama-3-8b", card: str = "h100", users: int = 16, context: int = 1024
-) -> Piece:
-    """Sliders for users and the length of their contexts; what a decode step reads and computes, and how long that takes."""
+def roofline_piece() -> Piece:
+    """Sliders for users and the length of their contexts; the bytes, operations and time of a decode step."""
+    model, card, context = "llama-3-8b", "h100", 1024
     costs = {f"{model} {card}": cost_of(model, card) for model in SHOWN_MODELS for card in SHOWN_CARDS}
     data = {
         "models": SHOWN_MODELS,
         "cards": {name: cards.CARDS[name].title for name in SHOWN_CARDS},
         "costs": {pair: asdict(cost) for pair, cost in costs.items() if cost},
-        "start": {"model": model, "card": card, "users": users, "context": context},
+        "start": {"model": model, "card": card, "users": 16, "context": context},
     }
     cost = cost_of(model, card)
     lines = [f"{'users':>6}  {'ms a step':>9}  {'tokens/s':>9}"]

@@ -16,8 +16,9 @@ def score(query: list[float], key: list[float], places: tuple[int, int]) -> floa
     return float(q @ k) / HEAD_DIM**0.5
 
 
-def rotary_piece(places: tuple[int, int] = (5, 2)) -> Piece:
+def rotary_piece() -> Piece:
     """A query and a key with random contents, and a dial for each pair of their numbers."""
+    places = (5, 2)
     query, key = (
         [round(x, 2) for x in row.tolist()]
         for row in torch.randn(2, HEAD_DIM, generator=torch.Generator().manual_seed(3))
@@ -27,4 +28,4 @@ def rotary_piece(places: tuple[int, int] = (5, 2)) -> Piece:
         for q, k in (places, (places[0] + 1000, places[1] + 1000), (places[0], places[1] + 1))
     ]
     fallback = in_words("Two places to choose.", "The score of the same two contents:", lines)
-    return Piece("rotary", {"query": query, "key": key, "places": list(places)}, fallback)
+    return Piece("rotary", {"query": query, "key": key, "places": places}, fallback)

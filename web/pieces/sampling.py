@@ -10,10 +10,9 @@ SHOWN = 12
 
 
 @torch.inference_mode()
-def sampling_piece(
-    model: Transformer, tok: BPETokenizer, text: str = "The cat looked at the moon and"
-) -> Piece:
-    """The distribution of the token behind `text`, under temperature, top_k, top_p and min_p."""
+def sampling_piece(model: Transformer, tok: BPETokenizer) -> Piece:
+    """The distribution of the token after a text, under temperature, top_k, top_p and min_p."""
+    text = "The cat looked at the moon and"
     ids = tok.encode(text)
     logits = model.logits(model(torch.tensor(ids), torch.arange(len(ids)), NoCache())[-1:])[0]
     tokens = [

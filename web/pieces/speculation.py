@@ -32,14 +32,9 @@ def speculate(
     return rounds
 
 
-def speculation_piece(
-    model: Transformer,
-    draft: Transformer,
-    tok: BPETokenizer,
-    text: str = "Once upon a time there was a king who",
-    num_drafts: int = 4,
-) -> Piece:
+def speculation_piece(model: Transformer, draft: Transformer, tok: BPETokenizer) -> Piece:
     """A text that two models write together, step by step."""
+    text, num_drafts = "Once upon a time there was a king who", 4
     ids = tok.encode(text)
     rounds, written = [], generate_cached(model, ids, NEW_TOKENS).token_ids
     for drafts, accepted in speculate(model, draft, ids, num_drafts):

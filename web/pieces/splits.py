@@ -16,12 +16,15 @@ TOKENS = [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072]
 TILES = {"T4": 16}  # tokens per tile where Triton writes no matrix instructions; 64 elsewhere (`tile_tokens`)
 
 
-def splits_for(card: str, users: int, tokens: int, kv_heads: int = 8) -> Splits:
+KV_HEADS = 8
+
+
+def splits_for(card: str, users: int, tokens: int) -> Splits:
     """The rule of the decode kernel for requests with contexts of one length."""
-    return choose_splits([tokens] * users, kv_heads, CARDS[card], TILES.get(card, 64))
+    return choose_splits([tokens] * users, KV_HEADS, CARDS[card], TILES.get(card, 64))
 
 
-def splits_piece(kv_heads: int = 8, card: str = "H100", users: int = 1, tokens: int = 32768) -> Piece:
+def splits_piece(card: str = "H100", users: int = 1, tokens: int = 32768) -> Piece:
     """Sliders for requests and their contexts; the splits, the programs and the rounds that the rule makes of them.
 
     Raises:
@@ -31,17 +34,17 @@ def splits_piece(kv_heads: int = 8, card: str = "H100", users: int = 1, tokens: 
         if value not in known:
             raise ValueError(f"{value!r} is not on the slider: use one of {known}")
     data = {
-        "kv_heads": kv_heads,
+        "kv_heads": KV_HEADS,
         "cards": [{"name": name, "resident": count} for name, count in CARDS.items()],
         "users": USERS,
         "tokens": TOKENS,
-        "rule": [[[list(splits_for(name, u, t, kv_heads)) for t in TOKENS] for u in USERS] for name in CARDS],
+        "rule": [[[list(splits_for(name, u, t)) for t in TOKENS] for u in USERS] for name in CARDS],
         "start": {"card": list(CARDS).index(card), "users": users, "tokens": tokens},
     }
     lines = [f"{'requests':>8}  {'tokens':>8}  {'splits':>6}  {'tokens per split':>16}"]
     for u in (1, 8, 64):
         for t in (2048, 32768):
-            num_splits, size = splits_for(card, u, t, kv_heads)
+            num_splits, size = splits_for(card, u, t)
             lines.append(f"{u:>8}  {t:>8,}  {num_splits:>6}  {size:>16,}")
-    what = f"The rule on a card of type {card}, {kv_heads} KV heads:"
+    what = f"The rule on a card of type {card}, {KV_HEADS} KV heads:"
     return Piece("splits", data, in_words("Sliders.", what, lines))
