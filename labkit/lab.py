@@ -26,7 +26,7 @@ from rich.table import Table
 
 from labkit.claims import SOURCE_OF, SOURCES
 from labkit.options import build_parser
-from labkit.paths import check_writable, outputs, short, write_whole, writing
+from labkit.paths import check_writable, outputs, short, write_whole
 from labkit.predictions import Kind, Needs, Prediction, parse_guess, score_guess, show_expected, show_value
 from labkit.reports import read_report, report_of, was_run_in_full
 from labkit.terminal import Page, escape, run
@@ -237,9 +237,8 @@ class Lab:
     def save(self, **results: Any) -> None:
         """Record figures, and write the current report of --json, so that an interrupted run keeps them."""
         self.record(**results)
-        if self.args.json:
-            with writing(Path(self.args.json)):
-                write_whole(Path(self.args.json), json.dumps(self.report(0.0), indent=1))
+        for file in self._json:
+            write_whole(file, json.dumps(self.report(0.0), indent=1))
 
     def rng(self) -> Any:
         """Return numpy's random generator with the seed of --seed."""
@@ -254,8 +253,7 @@ class Lab:
         path = self._figures_folder / f"{name}.png"
         drawn = io.BytesIO()
         fig.savefig(drawn)
-        with writing(path):
-            write_whole(path, drawn.getvalue())
+        write_whole(path, drawn.getvalue())
         plt.close(fig)
         self.figures.append(path)
         self.console.print(f"\n   figure: [bold]{escape(short(path))}[/]", highlight=False)
@@ -268,13 +266,14 @@ class Lab:
     def _figures_folder(self) -> Path:
         return Path(self.args.figures) if self.args.figures else outputs()
 
+    @property
+    def _json(self) -> list[Path]:
+        """The file of --json, if it was given."""
+        return [Path(self.args.json)] if self.args.json else []
+
     def check_outputs(self) -> None:
         """Raise LabError if the reports or figures cannot be written."""
-        for target in (
-            report_of(self.script),
-            self._figures_folder / "figure.png",
-            *([Path(self.args.json)] if self.args.json else []),
-        ):
+        for target in (report_of(self.script), self._figures_folder / "figure.png", *self._json):
             check_writable(target)
 
     def report(self, seconds: float) -> dict[str, Any]:
@@ -300,13 +299,8 @@ class Lab:
         kept = report_of(self.script)
         _carry_guesses(kept, report["predictions"])
         report["in_full"] = not report["arguments"].get("quick") or was_run_in_full(self.script)
-        text = json.dumps(report, indent=1)
-        for target in (
-            *([kept] if self.keeps_report else []),
-            *([Path(self.args.json)] if self.args.json else []),
-        ):
-            with writing(target):
-                write_whole(target, text)
+        for target in [kept] * self.keeps_report + self._json:
+            write_whole(target, json.dumps(report, indent=1))
 
         checked = [p for p in self.predictions if not p.needs]
         failed = [p for p in checked if p.kind == "structure" and not p.holds]

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from labkit.errors import LabError
@@ -49,24 +48,17 @@ def write_whole(path: Path, content: str | bytes) -> None:
             beside.unlink()  # it does not exist after a success
 
 
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn an error while writing a file into a LabError."""
-    try:
-        yield
-    except OSError as error:
-        raise LabError(f"cannot write {path} ({error.strerror}): choose a folder you may write to") from None
-
-
 def check_writable(path: Path) -> None:
     """Check before minutes of work that a file can be written.
 
     Raises:
         LabError: the path is a folder, or the user has no permission to write there.
     """
-    with writing(path):
+    try:
         if path.is_dir():
             raise LabError(f"cannot write {path}: it is a folder, name a file in it")
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.is_file():
             tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise LabError(f"cannot write {path} ({error.strerror}): choose a folder you may write to") from None

@@ -2,7 +2,7 @@
 
 1. Sections are put together from the chapters (texts.py), and written where Sphinx reads.
 2. Sphinx makes pages of them (conf.py, extension.py, theme/).
-3. What computes in the reader's browser is put beside them: the pieces with their data, the models with their weights.
+3. The code and data for the reader's browser are put beside them: the pieces with their data, the models with their weights.
 """
 
 import html
@@ -31,7 +31,7 @@ FOLDER = WEB / "build"
 MODELS = ("tales", "tales-draft")
 LEDGER = """# The ledger of claims
 
-The course grew out of articles that explain LLM inference with many figures. None is repeated here unchecked. *Reproduced*: our
+The course grew out of articles that explain LLM inference with many figures, and checks each of them. *Reproduced*: the course's
 measurement agrees within the tolerance that the script states. *Corrected*: it does not, and the script says why. *Differs here*:
 a time that depends on the machine. `lab claims` shows the same for your machine, once you have run the scripts.
 """
@@ -39,8 +39,10 @@ LANGUAGES = {".py": "python", ".js": "javascript", ".json": "json", ".yml": "yam
 
 
 def write_texts(source: Path) -> dict[str, str]:
-    """What Sphinx reads: the sections, what surrounds them, and the files that they link to. Returns the pictures and
-    notebooks that belong to it: file of the course -> file of the page.
+    """Write the input of Sphinx: the sections, the other pages, and the files that these link to.
+
+    Returns:
+        the pictures and notebooks that the texts need: file of the course -> file of the page.
     """
     shutil.rmtree(source, ignore_errors=True)
 
@@ -73,7 +75,7 @@ def write_texts(source: Path) -> dict[str, str]:
 
 
 def write_copies(source: Path, copies: dict[str, str]) -> None:
-    """Pictures and notebooks, where the texts say that they are."""
+    """Copy pictures and notebooks to the places that the texts link to."""
     for path, copy in copies.items():
         (source / copy).parent.mkdir(parents=True, exist_ok=True)
         if copy.endswith(".webp"):  # the same pixels in half the bytes
@@ -83,7 +85,7 @@ def write_copies(source: Path, copies: dict[str, str]) -> None:
 
 
 def file_page(linker: Linker, path: str) -> str:
-    """A file of the course as a page of its own: Markdown as text, anything else as code, a folder as a list."""
+    """Return a page that shows a file of the course: Markdown as text, other files as code, a folder as a list."""
     file = ROOT / path
     if file.is_dir():
         inside = "\n".join(f"- `{child.name}`" for child in sorted(file.iterdir()) if child.is_file())
@@ -96,7 +98,7 @@ def file_page(linker: Linker, path: str) -> str:
 
 
 def further_reading(linker: Linker) -> str:
-    """What the README of each phase recommends at its end."""
+    """Return the recommendations at the end of each phase's README."""
     parts = []
     for number, readme in enumerate(sorted(ROOT.glob("phase*/README.md")), 1):
         found = re.search(
@@ -122,7 +124,7 @@ def glossary_page() -> str:
 
 
 def ledger_page() -> str:
-    """What each source says, and what was measured here, as Markdown."""
+    """Return the claims of all sources beside the measurements of the reference run, as Markdown."""
     run = reference_run()
     lines = [LEDGER, f"Measured on {run['machine']}, {run['when']}.\n"]
     lines += [f"- {letter}: {title}" for letter, title in SOURCES.items()]
@@ -143,7 +145,7 @@ def run_sphinx(folder: Path) -> None:
 
 
 def write_pieces(site: Path) -> None:
-    """The modules as they are, and beside each piece its data."""
+    """Copy the modules, and write the data of each piece beside them."""
     for folder in ("pieces", "model"):
         (site / folder).mkdir()
         for module in sorted((WEB / folder).glob("*.js")):
@@ -153,7 +155,7 @@ def write_pieces(site: Path) -> None:
 
 
 def write_models(site: Path) -> None:
-    """Configuration, weights and vocabulary of the models, and the machine code of their linear layers."""
+    """Write the configuration, weights and vocabulary of the models, and the machine code of their linear layers."""
     code = wasmtime.wat2wasm((WEB / "model" / "linear.wat").read_text(encoding="utf-8"))
     (site / "model" / "linear.wasm").write_bytes(code)
     for name in MODELS:
@@ -170,7 +172,7 @@ def write_json(file: Path, data: object) -> None:
 
 
 def build(folder: Path = FOLDER) -> Path:
-    """Build all of it. Returns the folder of the page.
+    """Build the page, and return its folder.
 
     Raises:
         LabError, ValueError: a mistake in a text or in the table; the message, or the screen, says where.

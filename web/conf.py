@@ -1,4 +1,4 @@
-"""What Sphinx is told: Markdown in, our own theme around it, nothing from other hosts. `web/build.py` runs it."""
+"""Sphinx's settings: Markdown, the course's own theme, and nothing from other hosts. `web/build.py` runs Sphinx."""
 
 from importlib.resources import files
 
@@ -20,7 +20,7 @@ myst_dmath_allow_digits = False  # "$2.90" is money
 myst_dmath_allow_space = False
 myst_dmath_double_inline = True
 html_math_renderer = "mathml"
-highlight_language = "none"  # blocks that say nothing are drawings or transcripts
+highlight_language = "none"  # blocks without a language are drawings or transcripts
 html_theme = "theme"
 html_theme_path = ["."]
 html_copy_source = False

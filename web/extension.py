@@ -1,4 +1,4 @@
-"""What the page adds to Sphinx: pieces, terms that open, and a build that fails where a text is missing."""
+"""Extends Sphinx: pieces, terms with their definitions, and a build that fails where a text is missing."""
 
 import html
 import re
@@ -20,14 +20,14 @@ from web.pieces.piece import HOW_TO_RUN
 from web.texts import read_contents
 
 glossary = cache(read_glossary)  # once, for all pages
-WORDS_A_MINUTE = 200  # the maps of the phases count with as many
+WORDS_A_MINUTE = 200  # the READMEs of the phases count with the same number
 NO_PROSE = (nodes.title, nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.reference, nodes.raw,
             nodes.thead, pending_xref)  # fmt: skip
 LOG = getLogger(__name__)  # a warning ends the build: build.py asks Sphinx for that
 
 
 def set_by_click(task: str) -> str:
-    """A task as HTML: in "try [two bits]{bits=0}" the words in brackets are a button that sets the piece's control.
+    """Return a task as HTML: in "try [two bits]{bits=0}" the words in brackets are a button that sets the piece's control.
 
     Several settings are divided by "; ". "!add" presses the button `data-do="add"`.
     """
@@ -56,7 +56,7 @@ class PieceDirective(Directive):
 
 
 def mark_terms(app: Sphinx, document: nodes.document) -> None:
-    """Underline each term where the section first uses it, and let it open. A term (a word in bold) that no glossary
+    """Underline each term where the section first uses it, and attach its definition. A term (a word in bold) that no glossary
     has ends the build.
     """
     section = app.config.web_sections.get(app.env.docname)
@@ -86,7 +86,7 @@ def mark_terms(app: Sphinx, document: nodes.document) -> None:
 
 
 def prose(text: nodes.Text) -> bool:
-    """Running text: no heading, code, link or caption."""
+    """Tell whether this is running text: no heading, code, link or caption."""
     node: Any = text.parent
     while not isinstance(node, nodes.document):
         if isinstance(node, NO_PROSE):
@@ -96,7 +96,7 @@ def prose(text: nodes.Text) -> bool:
 
 
 def is_term(bold: nodes.strong) -> bool:
-    """By the rule of the texts: a bold word in lower case within a sentence is a term, explained there."""
+    """Tell whether a bold word is a term. The rule of the texts: it is in lower case and within a sentence, which explains it."""
     sentence = bold.parent
     if not isinstance(sentence, nodes.paragraph) or isinstance(sentence.parent, nodes.entry):
         return False
@@ -105,14 +105,14 @@ def is_term(bold: nodes.strong) -> bool:
 
 
 def marked(entry: Entry, word: nodes.Text) -> list[nodes.Node]:
-    """A term, and what opens with it."""
+    """Return a term as a link with its definition."""
     meaning = html.escape(entry.meaning.replace("**", "").replace("`", ""))
     begin = f'<a class="term" href="glossary.html#{entry.key}" data-definition="{meaning}">'
     return [nodes.raw("", begin, format="html"), word, nodes.raw("", "</a>", format="html")]
 
 
 def frame_what_is_wide(app: Sphinx, document: nodes.document) -> None:
-    """A table or a picture that is wider than a telephone scrolls in a frame of its own, instead of the page."""
+    """Put each table and picture into a frame, which scrolls on a narrow screen, so that the page does not."""
     for wide in [*document.findall(nodes.table), *document.findall(nodes.image)]:
         begin, end = '<span class="wide" tabindex="0">', "</span>"
         wide.parent.replace(
@@ -121,14 +121,14 @@ def frame_what_is_wide(app: Sphinx, document: nodes.document) -> None:
 
 
 def check_pictures(app: Sphinx, document: nodes.document) -> None:
-    """A picture without a text for those who cannot see it ends the build."""
+    """End the build at a picture without a description for screen readers."""
     for image in document.findall(nodes.image):
         if not image.get("alt", "").strip():
-            LOG.warning("%s has no text for those who cannot see it", image["uri"], location=image)
+            LOG.warning("%s has no description for screen readers", image["uri"], location=image)
 
 
 def write_math(page: Any, node: nodes.math | nodes.math_block) -> None:
-    """Mathematics as MathML, which browsers draw without a script. A command that is not known ends the build."""
+    """Write mathematics as MathML, which browsers draw without a script. An unknown command ends the build."""
     block = isinstance(node, nodes.math_block)
     try:
         drawn = tex2mathml(node.astext(), as_block=block)
@@ -142,11 +142,11 @@ def write_math(page: Any, node: nodes.math | nodes.math_block) -> None:
 def add_context(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
-    """What the theme asks for beside Sphinx's own: the sections, and where this page stands among them."""
+    """Give the theme more than Sphinx does: the sections, and the place of this page among them."""
     context["sections"] = list(app.config.web_sections.values())
     context["section"] = app.config.web_sections.get(page)
     if doctree is not None:
-        # Not what raw parts say: definitions, and pieces in words.
+        # Without raw parts: definitions, and pieces in words.
         texts = [t for t in doctree.findall(nodes.Text) if not isinstance(t.parent, nodes.raw)]
         words = sum(len(text.split()) for text in texts)
         context["minutes"] = max(1, round(words / WORDS_A_MINUTE))

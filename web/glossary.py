@@ -16,8 +16,8 @@ class Entry:
     """A line of a glossary.
 
     Attributes:
-        names: the term, and other words for it. meaning: Markdown. file: where it stands.
-        key: what it is called in addresses.
+        names: the term, and its synonyms. meaning: its definition, in Markdown. file: the file of the glossary.
+        key: its name in addresses.
     """
 
     names: tuple[str, ...]
@@ -27,7 +27,7 @@ class Entry:
 
 
 def read_glossary() -> list[Entry]:
-    """All terms in alphabetical order. One word may have a line in two phases, and there mean two things ("block").
+    """Return all terms in alphabetical order. Two phases may define the same word in two ways ("block").
 
     Raises:
         ValueError: a term without a definition.
@@ -49,7 +49,7 @@ def read_glossary() -> list[Entry]:
 
 
 def pattern(name: str) -> re.Pattern[str]:
-    """A term in its forms: "preempted" for "preemption", "quantised" for "quantization", "splits" for "split"."""
+    """Return a pattern for the forms of a term: "preempted" for "preemption", "quantised" for "quantization", "splits" for "split"."""
     if len(name) < 5 or name.isupper():
         return re.compile(rf"\b{re.escape(name)}s?\b", 0 if name.isupper() else re.IGNORECASE)
     stem = re.escape(re.sub(r"(e|ation|ion|ed)$", "", name)).replace(r"\ ", r"[\s-]+")
@@ -68,23 +68,23 @@ class Terms:
     def __init__(self, entries: list[Entry], ambiguous: frozenset[str], files: Collection[str] = ()) -> None:
         self.ambiguous = ambiguous
         pairs = [(name, entry) for entry in entries for name in entry.names]
-        # Of two that begin at the same place the longer one.
+        # The longer one of two terms that begin at the same place.
         phases = {file.split("/")[0] for file in files}
         pairs.sort(key=lambda pair: (pair[1].file.split("/")[0] not in phases, -len(pair[0])))
         self.pairs = [(name, entry, pattern(name)) for name, entry in pairs]
         self.known: set[str] = set()  # terms that were found, by their first names
 
     def explained(self, words: str) -> Entry | None:
-        """The entry of a term that is explained here, such as "drafts"."""
+        """Return the entry of a term in any of its forms, such as "drafts"; None if there is none."""
         return next((entry for _, entry, form in self.pairs if form.fullmatch(words)), None)
 
     def is_first(self, entry: Entry) -> bool:
-        """Whether the term was not met yet. Notes that it was."""
+        """Tell whether this is the first use of a term, and remember the use."""
         name = entry.names[0].lower()
         return name not in self.known and not self.known.add(name)
 
     def within(self, text: str) -> list[tuple[int, int, Entry]]:
-        """First uses of terms in a piece of text: start, end, entry, from left to right."""
+        """Find the first uses of terms in a text: start, end, entry, from left to right."""
         found: list[tuple[int, int, Entry]] = []
         for name, entry, form in self.pairs:
             if name.lower() in self.ambiguous or entry.names[0].lower() in self.known:

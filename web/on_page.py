@@ -1,4 +1,4 @@
-"""Which pieces stand on the page, and what each shows before the reader touches it.
+"""The pieces of the page, with the data that each shows at first.
 
 A chapter says where: <!-- piece: tokens --> on a line of its own. Code hosts show nothing there. contents.toml has the title and
 the task of each.
@@ -39,7 +39,7 @@ from web.texts import read_contents
 
 @cache
 def tales() -> tuple[Transformer, BPETokenizer]:
-    """The model that the page runs, in Python: what a piece shows first is computed with it."""
+    """Return the model of the page, in Python: it computes the first state of the pieces."""
     return Transformer.from_pretrained("tales"), BPETokenizer.from_file(
         find_model("tales") / "tokenizer.json"
     )
@@ -62,7 +62,7 @@ def journey() -> Piece:
 
 
 def cramped_engine() -> LLMEngine:
-    """An engine with little room, so that everything happens within a few steps; the notebook of phase 4 has it too."""
+    """Return an engine with little memory, so that waiting and preemption come within a few steps. Phase 4's notebook has the same one."""
     return LLMEngine.from_pretrained(
         "tales", dtype="float32", device="cpu",
         max_num_seqs=3, max_num_batched_tokens=12, num_blocks=14, block_size=4, max_model_len=48,
@@ -87,7 +87,7 @@ def cramped_run() -> Recording:
 
 
 def of_notebook(phase: str, module: str) -> Piece:
-    """A piece as a companion notebook shows it: what takes long was worked out there.
+    """Return a piece from the outputs of a companion notebook, which has computed what takes long.
 
     Raises:
         ValueError: the notebook has no such output.
@@ -127,10 +127,10 @@ PIECES: dict[str, Callable[[], Piece]] = {
     ),
     "replay": lambda: replay_piece(cramped_run()),
 }
-"""By name, what makes a piece: its data, and the text for readers who cannot see it."""
+"""By name, the function that makes a piece."""
 
 
 @cache
 def piece_of(name: str) -> Piece:
-    """A piece of the page, made once."""
+    """Return a piece of the page; it is made once."""
     return PIECES[name]()

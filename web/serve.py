@@ -1,4 +1,4 @@
-"""Shows the page: python web/serve.py, or `lab web`. A static server for this machine alone; builds the page first if need be."""
+"""Shows the page: python web/serve.py, or `lab web`. A static server for this machine alone, which first builds the page if it is missing."""
 
 import argparse
 import webbrowser
@@ -16,24 +16,27 @@ SITE = WEB / "build" / "site"
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """Files as they are, not a word about each; JavaScript and WebAssembly by their names, whatever the system says."""
+    """Serves files without a log. The types of JavaScript and WebAssembly do not depend on the system."""
 
     protocol_version = "HTTP/1.1"  # a connection serves many files
     extensions_map = SimpleHTTPRequestHandler.extensions_map | {
         ".js": "text/javascript",
         ".wasm": "application/wasm",
     }
+    error_message_format = (
+        '<!doctype html><p>There is no such page. <a href="/">To the start of the course</a></p>'
+    )
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
     def end_headers(self) -> None:
-        self.send_header("Cache-Control", "no-cache")  # a page that was built anew is seen anew
+        self.send_header("Cache-Control", "no-cache")  # a page that was built again is loaded again
         super().end_headers()
 
 
 def make_server(port: int, site: Path = SITE) -> ThreadingHTTPServer:
-    """A server for the built page. Port 0: any that is free.
+    """Return a server for the built page. Port 0: any free port.
 
     Raises:
         LabError: the port is taken.
@@ -42,17 +45,20 @@ def make_server(port: int, site: Path = SITE) -> ThreadingHTTPServer:
         return ThreadingHTTPServer(("127.0.0.1", port), partial(Handler, directory=site))
     except OSError as error:
         raise LabError(
-            f"port {port} cannot be used ({error.strerror}): choose another with --port, or 0 for any"
+            f"port {port} cannot be used ({error.strerror}): choose another with --port, or 0 for any free port"
         ) from None
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(prog="lab web", description="The course as a web page that computes, in your browser.")
+    parser = Parser(
+        prog="lab web",
+        description="Shows the course as a web page with a model that computes in your browser.",
+    )
     parser.add_argument(
-        "--port", type=whole(0, 65535), default=8080, help="0: any that is free (default: %(default)s)"
+        "--port", type=whole(0, 65535), default=8080, help="0: any free port (default: %(default)s)"
     )
     parser.add_argument("--no-browser", action="store_true", help="only serve; the address is printed")
-    parser.add_argument("--build", action="store_true", help="build the page anew first")
+    parser.add_argument("--build", action="store_true", help="build the page again first")
     return parser.parse_args(argv)
 
 

@@ -1,4 +1,4 @@
-"""Puts the chapters together to sections, and turns their links into links of the page.
+"""Joins chapters into sections, and turns their links into links of the page.
 
 The chapters of the phases are the only source of text. The build folder holds what Sphinx reads; it is
 generated and never edited.
@@ -10,7 +10,7 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mdit_py_plugins.anchors.index import slugify  # MyST gives headings their addresses by it
+from mdit_py_plugins.anchors.index import slugify  # MyST makes the addresses of headings with it
 
 from labkit.paths import ROOT
 
@@ -30,7 +30,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Contents:
-    """contents.toml, read. pieces: the title and the task of each. taken: the section of each chapter."""
+    """The content of contents.toml. pieces: the title and the task of each. taken: the section of each chapter."""
 
     sections: tuple[Section, ...]
     ambiguous: frozenset[str]
@@ -42,7 +42,7 @@ def read_contents(path: Path = WEB / "contents.toml") -> Contents:
     """Read the table.
 
     Raises:
-        ValueError: a chapter that is not there, or one that two sections want.
+        ValueError: a chapter does not exist, or is in two sections.
     """
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     contents = Contents(
@@ -64,7 +64,7 @@ def read_contents(path: Path = WEB / "contents.toml") -> Contents:
 
 
 def chapter(file: str, below: int = 1) -> tuple[str, str]:
-    """The title of a chapter, and the text below it. Its headings will stand below a heading of level `below`."""
+    """Return the title of a chapter, and the text below it, with its headings moved below a heading of level `below`."""
     title, *lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
     in_code = False
     for number, line in enumerate(lines):
@@ -75,13 +75,13 @@ def chapter(file: str, below: int = 1) -> tuple[str, str]:
 
 
 def text_of(section: Section) -> list[tuple[str, str]]:
-    """The texts of a section, each with its file. Of several each keeps its title."""
+    """Return the texts of a section, each with its file. If there are several, each keeps its title."""
     if len(section.texts) == 1:
         return [(file, chapter(file)[1]) for file in section.texts]
     return [(file, "## {}\n\n{}".format(*chapter(file, below=2))) for file in section.texts]
 
 
-# What the Linker looks at, each part of a text once. So nothing that was rewritten is rewritten again.
+# The parts of a text that the Linker looks at, each once, so that no rewritten part is rewritten again.
 _PARTS = re.compile(
     r"""
       (?P<code>   ```.*?``` | `[^`\n]+(?:\n[^`\n]+)?` )
@@ -93,7 +93,7 @@ _PARTS = re.compile(
 
 
 class Linker:
-    """Rewrites the links of a text, and collects the files that the page has to bring along.
+    """Rewrites the links of a text, and collects the files that the page has to contain.
 
     Args:
         contents: says which chapter is on which page.
@@ -101,11 +101,11 @@ class Linker:
 
     def __init__(self, contents: Contents) -> None:
         self.contents = contents
-        self.files: dict[str, None] = {}  # to be shown as pages, in the order in which they were met
-        self.copies: dict[str, str] = {}  # pictures and notebooks, and where they are put
+        self.files: dict[str, None] = {}  # shown as pages, in the order of the links
+        self.copies: dict[str, str] = {}  # pictures and notebooks, and the names of their copies
 
     def rewrite(self, text: str, file: str) -> str:
-        """Links and pieces of `file`'s text, as they have to be on the page. Code stays as it is."""
+        """Return the text of `file` with links and pieces in the form of the page. Code is unchanged."""
         return _PARTS.sub(lambda part: self._rewritten(part, file), text)
 
     def _rewritten(self, part: re.Match[str], file: str) -> str:
@@ -116,7 +116,7 @@ class Linker:
         return part[0]
 
     def target(self, target: str, file: str) -> str:
-        """Where a link of `file` leads on the page: a section, or a file that comes along."""
+        """Return the target that a link of `file` has on the page: a section, or a copy of a file."""
         if target.startswith((*OUTSIDE, "/")):
             return target
         name, _, anchor = target.partition("#")
@@ -134,5 +134,5 @@ class Linker:
 
 
 def page_of_file(path: str) -> str:
-    """The name of the page that shows a file, or lists a folder."""
+    """Return the name of the page that shows a file or lists a folder."""
     return f"files/{path}" + ("/index" if (ROOT / path).is_dir() else "")

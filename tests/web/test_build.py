@@ -52,7 +52,7 @@ def test_a_good_one_is_built(source, one_section):
     "wrong, says",
     [
         (GOOD.replace("**token**", "**gizmo**"), "**gizmo** is explained here, and in no glossary"),
-        (GOOD.replace("what one sees", ""), "has no text for those who cannot see it"),
+        (GOOD.replace("what one sees", ""), "has no description for screen readers"),
         (GOOD.replace("B = 16", r"\gizmo"), r"\gizmo"),
         (GOOD.replace("} tokens", "} gizmos"), "no piece is called 'gizmos'"),
         (GOOD + "\n[nowhere](/nowhere.md)\n", "nowhere"),

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -25,6 +26,12 @@ def address(tmp_path):
 def test_modules_are_served_as_what_they_are(address, name, kind):
     with urlopen(address + name) as answer:
         assert answer.headers["Content-Type"] == kind and int(answer.headers["Content-Length"]) > 0
+
+
+def test_an_unknown_address_leads_to_the_start(address):
+    with pytest.raises(HTTPError) as answer:
+        urlopen(address + "nothing.html")
+    assert answer.value.code == 404 and 'href="/"' in answer.value.read().decode()
 
 
 def test_a_port_that_is_taken_is_one_line(tmp_path):
