@@ -137,7 +137,7 @@ def test_light_and_dark_are_the_readers_choice_and_stay(open_page):
 def test_without_javascript_text_and_pictures_stay(open_page):
     page = open_page("sampling", java_script_enabled=False, viewport={"width": 375, "height": 800})
     words = page.locator('[data-piece="sampling"] .words pre')
-    assert words.is_visible() and "The likeliest tokens behind" in words.text_content()
+    assert words.is_visible() and "The likeliest tokens after" in words.text_content()
     picture = page.locator("main img").first
     picture.scroll_into_view_if_needed()
     assert picture.is_visible() and picture.bounding_box()["height"] > 50

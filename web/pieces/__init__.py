@@ -1,1 +1,1 @@
-"""The interactive pieces of the notebooks and of the page: for each an ES module, and Python that feeds it."""
+"""The interactive pieces of the notebooks and of the page: each is an ES module, with Python code that computes its data."""

@@ -1,4 +1,4 @@
-"""Poke the paged allocator. What the piece shows after each click is what phase 3's `ForkingBlockManager` decides."""
+"""Allocate and free blocks. After each click the piece shows the decisions of phase 3's `ForkingBlockManager`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from phase3_paged_attention.sharing import ForkingBlockManager, RecordingBlockMa
 from web.pieces.piece import Piece, in_words
 
 Operation = Sequence[Any]
-"""("add", tokens of the common prompt, tokens of its own), ("append", name), ("fork", name), ("free", name)."""
+"""("add", tokens of the common prompt, further tokens), ("append", name), ("fork", name), ("free", name)."""
 
 
 @dataclass
@@ -22,12 +22,12 @@ class Guest:
 
 
 class PokedBlockManager(RecordingBlockManager, ForkingBlockManager):
-    """It forks, and counts."""
+    """A block manager that can fork and counts."""
 
 
 @dataclass
 class Played:
-    """What a manager did with some operations: guests by name, blocks copied, whether the last one was refused."""
+    """The state after some operations: guests by name, blocks copied; `refused`: the last operation was refused."""
 
     manager: PokedBlockManager
     guests: dict[str, Guest] = field(default_factory=dict)
@@ -42,7 +42,7 @@ def play_operations(
     block_size: int = 4,
     caching: bool = True,
 ) -> Played:
-    """Do with a real block manager what the piece's buttons do. Requests are named A, B, C in their order.
+    """Do the operations of the piece's buttons with a real block manager. Requests are named A, B, C in their order.
 
     Raises:
         ValueError: an unknown operation, or a name that no request has.
@@ -92,11 +92,11 @@ def allocator_piece(
     caching: bool = True,
     operations: Sequence[Operation] = (),
 ) -> Piece:
-    """Blocks to be poked.
+    """Make the piece with blocks to allocate and free.
 
     Args:
         num_blocks: the null block included, as in `BlockManager`.
-        operations: what has happened before the first click.
+        operations: done before the first click.
     """
     played = play_operations(operations, num_blocks, block_size, caching)
     lines = [

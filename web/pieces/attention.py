@@ -1,4 +1,4 @@
-"""Hover the attention of a real model."""
+"""The attention weights of a real model, as a map to hover over."""
 
 from collections.abc import Sequence
 
@@ -10,20 +10,20 @@ MOST_TOKENS = 40
 
 
 def attention_piece(weights: Sequence[Tensor], tokens: Sequence[str], layer: int = 0, head: int = 0) -> Piece:
-    """A heat map for each layer and head, and the text itself, coloured by who is looked at.
+    """Make a heat map for each layer and head, beside the text, in which the colour of a token is its weight.
 
     Args:
         layer, head: shown first, counted from 0. weights: for each layer [num_heads, N, N], as `weights_of` of Phase 2 gives them.
         tokens: the N tokens as text.
 
     Raises:
-        ValueError: too many tokens to be seen.
+        ValueError: too many tokens for a map.
     """
     if not 1 <= len(tokens) <= MOST_TOKENS:
         raise ValueError(f"{len(tokens)} tokens: from 1 to {MOST_TOKENS}, so that the map can be read")
     data = {
         "tokens": list(tokens),
-        # What a token sees: itself and what came before. Three digits are enough for the eye.
+        # A token attends to itself and earlier tokens. Three digits are enough for a colour.
         "weights": [
             [[[round(x, 3) for x in row[: q + 1]] for q, row in enumerate(h)] for h in w.tolist()]
             for w in weights

@@ -8,7 +8,7 @@ LENGTHS, PLACES = (12, 3, 20, 5, 8, 4, 16, 6), 3
 
 
 def batching_piece() -> Piece:
-    """Answers of different lengths in a batch with few places: after which step an engine hands each of them out."""
+    """Make the piece: answers of different lengths in a batch of few places, each with the step after which an engine returns it."""
     engine = LLMEngine.from_pretrained("tales", dtype="float32", device="cpu", max_num_seqs=PLACES)
     jobs = [Job(f"{i}", [i], n) for i, n in enumerate(LENGTHS)]
     static, continuous = serve_statically(engine, jobs, PLACES), serve_continuously(engine, jobs)

@@ -1,4 +1,4 @@
-"""Change the number of bits: what a model still says, and what it forgets."""
+"""Change the number of bits, and compare the text and the loss of a model."""
 
 import copy
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""More than one card: who holds what, what crosses the wire, and the bubble."""
+"""More than one card: the part that each holds, the bytes that they exchange, and the bubble."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ CONTEXT = 4096
 
 
 def numbers_of(shape: ModelShape) -> dict[str, Any]:
-    """What both ways of sharing depend on, in 16 bit."""
+    """Return the numbers that both ways of sharing depend on, in 16 bit."""
     return {
         "layers": shape.num_layers,
         "kv_heads": shape.num_kv_heads,
@@ -46,7 +46,7 @@ def tensor_parallel(shape: ModelShape, cards: int, users: int, wire: str) -> dic
 
 
 def bubble(stages: int, micro_batches: int) -> float:
-    """The share of the time in which a stage of a pipeline has nothing to do."""
+    """Return the share of the time in which a stage of a pipeline is idle."""
     return (stages - 1) / (micro_batches + stages - 1)
 
 

@@ -1,4 +1,4 @@
-"""A long prompt among users who write: how long each of them waits if it is computed whole, and if in chunks."""
+"""A long prompt beside requests in decode: how long they wait if it is computed whole, and if in chunks."""
 
 from dataclasses import asdict
 

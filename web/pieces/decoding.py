@@ -1,4 +1,4 @@
-"""Step through decoding: what the naive way computes again, and what a cache keeps."""
+"""Step through decoding: the tokens that are computed again without a cache, and those that a cache keeps."""
 
 from __future__ import annotations
 

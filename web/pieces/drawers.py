@@ -1,4 +1,4 @@
-"""The MLP as an archive: which drawers a text opens, and what they hand out."""
+"""The MLP as an archive: the drawers that a text opens, and the tokens that their contents raise."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ OPEN = 0.5
 
 @torch.inference_mode()
 def opened_by(model: Transformer, token_ids: Sequence[int]) -> list[Tensor]:
-    """How far every drawer of every layer is open: [N, d_ff] for each layer. (What stands between the two matrices.)"""
+    """Return how far each drawer is open, the activations between the two matrices of the MLP: [N, d_ff] for each layer."""
     seen: list[Tensor] = []
     hooks = [
         block.mlp.down.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
@@ -29,8 +29,8 @@ def opened_by(model: Transformer, token_ids: Sequence[int]) -> list[Tensor]:
 
 @torch.inference_mode()
 def handed_out(model: Transformer, layer: int, values: Tensor) -> list[tuple[int, list[int]]]:
-    """The drawers that give most: how far they are open (`values` [d_ff]) times the length of their content; with each the
-    tokens whose scores its content raises most.
+    """Return the drawers with the largest outputs, that is, how far they are open (`values` [d_ff]) times the length of their
+    content; with each the tokens whose scores its content raises most.
 
     Source: Geva et al., "Transformer Feed-Forward Layers Are Key-Value Memories" (2021), section 4.
     """
@@ -43,7 +43,7 @@ def handed_out(model: Transformer, layer: int, values: Tensor) -> list[tuple[int
 
 
 def drawers_piece(model: Transformer, tok: BPETokenizer) -> Piece:
-    """A text; for each of its tokens and each layer the drawers that give most."""
+    """Make the piece: a text, and for each of its tokens and each layer the drawers with the largest outputs."""
     text = "Once upon a time there was a little girl who went to the sea"
     layer = 4  # shown first, counted from 0
     ids = tok.encode(text)

@@ -1,4 +1,4 @@
-"""A map of words: where the model's token table has them."""
+"""A map of words by their rows in the model's token table."""
 
 from phase1_tokens_embeddings.weights.embeddings import Embeddings
 from web.pieces.piece import Piece, in_words

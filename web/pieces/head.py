@@ -18,15 +18,15 @@ from web.pieces.piece import Piece, in_words
 
 
 def head_of(model: Transformer, token_ids: Sequence[int], layer: int, head: int) -> Steps:
-    """The same matrices for a head of a model (without grouped heads), by the same plain Python."""
+    """Return the steps of a head of a model (without grouped heads), by the same plain Python."""
     return steps_from(*(x[:, head].tolist() for x in watch(model, token_ids)[layer]))
 
 
 def head_piece(text: str, num_layers: int, num_heads: int) -> Piece:
-    """Every number between a query and what its token takes.
+    """Make the piece with every number from a query to the output of the head.
 
     Args:
-        text: where the head of the page's model begins.
+        text: shown first for a head of the page's model.
     """
     data = {
         "words": WORDS,

@@ -14,7 +14,7 @@ BARS, BEST, BLOCK_SIZE = 32, 5, 16
 
 @torch.inference_mode()
 def journey_piece(model: Transformer, tok: BPETokenizer, text: str, sections: Mapping[str, str]) -> Piece:
-    """The six stages of a step for `text`. sections: the title of each section by its name."""
+    """Make the piece with the six stages of a step for `text`. sections: the title of each section by its name."""
     c, ids = model.config, tok.encode(text)
     places = torch.arange(len(ids))
     vectors = model.embed(torch.tensor(ids), places)

@@ -11,7 +11,7 @@ SHOWN = 4
 
 
 def lens_piece(model: Transformer, tok: BPETokenizer) -> Piece:
-    """The likeliest next tokens of a text, if the model ended before its first layer, after it, and so on."""
+    """Make the piece: the likeliest next tokens of a text, if the model ended before its first layer, after it, and so on."""
     text, rows = "The king took off his", []
     for probs in guesses_by_layer(model, torch.tensor(tok.encode(text))):
         best = probs.topk(SHOWN)
@@ -20,5 +20,5 @@ def lens_piece(model: Transformer, tok: BPETokenizer) -> Piece:
         f"after layer {layer}: " + ", ".join(f"{token!r} {p:.1%}" for token, p in row)
         for layer, row in enumerate(rows)
     ]
-    fallback = in_words(f"What the model would say behind “{text}” if it ended early.", lines)
+    fallback = in_words(f"The next token after “{text}” if the model ended early.", lines)
     return Piece("lens", {"text": text, "rows": rows}, fallback)

@@ -45,11 +45,11 @@ _START = """
 
 @dataclass
 class Piece:
-    """Something to click, fed by Python objects.
+    """An interactive piece with the data that Python has computed.
 
     Attributes:
         module: name of the ES module in this folder, without ".js".
-        data: what it shows; anything that JSON can hold.
+        data: the numbers that it shows; anything that JSON can hold.
         fallback: the same in text, for places where no script runs.
 
     As the last line of a cell, or through `display`, it appears in the notebook.
@@ -61,11 +61,11 @@ class Piece:
 
     @property
     def code(self) -> str:
-        """The ES module, with what it imports before it: a notebook's output holds no second file."""
+        """The ES module after all that it imports: a notebook's output holds no second file."""
         return bundle(FOLDER / f"{self.module}.js")
 
     def fragment(self) -> str:
-        """HTML that works by itself: the fallback, and a script that puts the piece in its place."""
+        """Return HTML that works by itself: the fallback, and a script that replaces it by the piece."""
         data, code = (json.dumps(x, separators=(",", ":")) for x in (self.data, self.code))
         mark = f"{self.module}-{hashlib.sha256((data + code).encode()).hexdigest()[:12]}"
         script = _START % {
@@ -80,13 +80,13 @@ class Piece:
 
 
 def in_words(use: str, *paragraphs: str | Iterable[str]) -> str:
-    """A fallback: how the piece is used, then paragraphs. Several lines make one."""
+    """Return a fallback: how the piece is used, then paragraphs, each a text or a list of lines."""
     texts = (p if isinstance(p, str) else "\n".join(p) for p in paragraphs)
     return "\n\n".join([f"{use} {HOW_TO_RUN}", *texts])
 
 
 def piece_in(page: str) -> Piece | None:
-    """The piece that stands in `page`, with its module as it is now. None: there is none."""
+    """Return the piece in the HTML of `page`, with its current module; None if there is none."""
     found = _FRAGMENT.search(page)
     if found is None:
         return None
@@ -95,7 +95,7 @@ def piece_in(page: str) -> Piece | None:
 
 
 def bundle(module: Path, done: set[Path] | None = None) -> str:
-    """A module as one text: what it imports stands before it, each module once. So no two may use one name twice."""
+    """Return a module and, before it, all that it imports, each once, as one text. So no two may define the same name."""
     done = set() if done is None else done
     done.add(module)
     text = module.read_text(encoding="utf-8")
@@ -107,5 +107,5 @@ def bundle(module: Path, done: set[Path] | None = None) -> str:
 
 
 def _inside_script(text: str) -> str:
-    """JSON that may stand inside a <script>: nothing in it can end the script."""
+    """Return JSON for the inside of a <script>: nothing in it can end the script."""
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

@@ -16,7 +16,7 @@ SHOWN = (
     "step", "tokens", "computed", "blocks", "preempted", "finished", "running", "waiting", "free_blocks",
     "taken", "hit", "freed", "evicted",
 )  # fmt: skip
-"""Of the engine's events. Times are left out: they differ from run to run, and nothing here needs them."""
+"""The fields of the engine's events that are kept. Times differ from run to run, and the piece does not show them."""
 
 
 @dataclass
@@ -37,11 +37,11 @@ class Recording:
 
     @classmethod
     def of(cls, engine: LLMEngine, arrivals: Sequence[tuple[int, str, str, SamplingParams]]) -> Recording:
-        """Let users come to an engine and write down what happens until all are served.
+        """Run an engine on requests that arrive over time, and record it until all are finished.
 
         Args:
             engine: idle.
-            arrivals: (step before which the user comes, counted from 1; name; prompt; parameters).
+            arrivals: (step before which the request arrives, counted from 1; name; prompt; parameters).
         """
         events: list[dict[str, Any]] = []
         manager = engine.core.block_manager
@@ -76,7 +76,7 @@ class Recording:
 
 
 def _drafts(event: dict[str, Any], tokenizer: BPETokenizer) -> dict[str, dict[str, Any]]:
-    """By request, the drafts of a step as words, and how many of them were accepted."""
+    """Return the drafts of a step as words, by request, and how many of them were accepted."""
     return {
         name: {
             "words": [tokenizer.decode([token]) if token >= 0 else "" for token in drafted],
@@ -88,7 +88,7 @@ def _drafts(event: dict[str, Any], tokenizer: BPETokenizer) -> dict[str, dict[st
 
 
 def replay_piece(recording: Recording) -> Piece:
-    """A run to go through, forwards and backwards."""
+    """Make the piece that steps through a run, forwards and backwards."""
     names = list(recording.requests)
     width = max(6, *(len(n) + 1 for n in names))
     lines = ["step  " + "".join(f"{n:>{width}}" for n in names) + "   free blocks"]

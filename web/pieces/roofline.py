@@ -1,4 +1,4 @@
-"""The roofline of a card, with a batch to drag: how long a decode step must take, and what limits it."""
+"""The roofline of a card for a batch of any size: the shortest time of a decode step, and its limit."""
 
 from dataclasses import asdict
 
@@ -14,7 +14,7 @@ SHOWN_CARDS = ("t4", "l4", "rtx4090", "a100-80", "h100", "h200")
 
 
 def cost_of(model: str, card: str) -> ComputedCost | None:
-    """What a step costs at least; None where the model does not fit."""
+    """Return the least cost of a step; None if the model does not fit on the card."""
     try:
         return ComputedCost.of(SHAPES[model], cards.CARDS[card])
     except LabError:

@@ -1,4 +1,4 @@
-"""Rotary positions on dials: what a query and a key score, wherever they stand."""
+"""Rotary positions on dials, and the score of a query and a key at any two places."""
 
 import torch
 
@@ -9,7 +9,7 @@ HEAD_DIM = 16
 
 
 def score(query: list[float], key: list[float], places: tuple[int, int]) -> float:
-    """What a query at one place and a key at another score in attention."""
+    """Return the attention score of a query at one place and a key at another."""
     angles = torch.outer(torch.tensor(places).double(), rotary_frequencies(HEAD_DIM).double())
     both = torch.tensor([query, key]).double()[:, None]
     q, k = apply_rotary(both, angles.cos(), angles.sin())[:, 0]

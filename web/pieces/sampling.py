@@ -1,4 +1,4 @@
-"""The knobs of sampling on the model's own distribution."""
+"""The sampling parameters on the model's own distribution."""
 
 import torch
 
@@ -21,5 +21,5 @@ def sampling_piece(model: Transformer, tok: BPETokenizer) -> Piece:
     probs = logits.softmax(-1)
     lines = [f"{tokens[i]:<12} {probs[i]:6.1%}" for i in probs.topk(SHOWN).indices.tolist()]
     data = {"text": text, "logits": [round(x, 4) for x in logits.tolist()], "tokens": tokens}
-    what = f"The likeliest tokens behind “{text}”, before any knob is turned."
+    what = f"The likeliest tokens after “{text}”, before any parameter is changed."
     return Piece("sampling", data, in_words(what, lines))

@@ -1,4 +1,4 @@
-"""Speculative decoding: what the small model drafts, and what stands."""
+"""Speculative decoding: the drafts of the small model, and how many of them are accepted."""
 
 import torch
 
@@ -33,7 +33,7 @@ def speculate(
 
 
 def speculation_piece(model: Transformer, draft: Transformer, tok: BPETokenizer) -> Piece:
-    """A text that two models write together, step by step."""
+    """Make the piece: a text that two models write together, step by step."""
     text, num_drafts = "Once upon a time there was a king who", 4
     ids = tok.encode(text)
     rounds, written = [], generate_cached(model, ids, NEW_TOKENS).token_ids
@@ -46,6 +46,6 @@ def speculation_piece(model: Transformer, draft: Transformer, tok: BPETokenizer)
         f"{''.join(r['drafts'][: r['accepted']])!r} accepted, {''.join(r['drafts'][r['accepted'] :])!r} rejected, then {r['own']!r}"
         for r in rounds
     ]
-    what = f"{NEW_TOKENS} tokens behind “{text}” in {len(rounds)} steps of the large model."
+    what = f"{NEW_TOKENS} tokens after “{text}” in {len(rounds)} steps of the large model."
     fallback = in_words(what, lines)
     return Piece("speculation", {"text": text, "num_drafts": num_drafts, "rounds": rounds}, fallback)

@@ -1,4 +1,4 @@
-"""How a context is divided into splits, and how full that makes a card."""
+"""The division of a context into splits, and the share of a card that they fill."""
 
 from phase1_tokens_embeddings.weights import cards
 from phase5_real_gpu.kernels.split_rule import Splits, choose_splits
@@ -20,7 +20,7 @@ KV_HEADS = 8
 
 
 def splits_for(card: str, users: int, tokens: int) -> Splits:
-    """The rule of the decode kernel for requests with contexts of one length."""
+    """Apply the rule of the decode kernel to requests with contexts of the same length."""
     return choose_splits([tokens] * users, KV_HEADS, CARDS[card], TILES.get(card, 64))
 
 
@@ -28,7 +28,7 @@ def splits_piece(card: str = "H100", users: int = 1, tokens: int = 32768) -> Pie
     """Sliders for requests and their contexts; the splits, the programs and the rounds that the rule makes of them.
 
     Raises:
-        ValueError: a start that the sliders do not have.
+        ValueError: a value that the sliders do not have.
     """
     for value, known in ((card, list(CARDS)), (users, USERS), (tokens, TOKENS)):
         if value not in known:

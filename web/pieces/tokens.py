@@ -1,4 +1,4 @@
-"""Type into a tokenizer: tokens, ids, and a word put together merge by merge."""
+"""Type into a tokenizer: tokens, ids, and the merges of a word."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from web.pieces.piece import Piece, in_words
 
 
 def tokenizer_piece(tok: BPETokenizer, text: str = "The goat was waiting for a boat.") -> Piece:
-    """A text field that shows its tokens while one types.
+    """Make a text field that shows its tokens at each key press.
 
     Args:
-        tok: any tokenizer of the course with GPT-2's way to cut text into words.
-        text: what stands in the field at first.
+        tok: a tokenizer with GPT-2's split pattern.
+        text: shown in the field at first.
 
     Raises:
-        ValueError: a tokenizer with rules that the piece does not know.
+        ValueError: a tokenizer with other rules.
     """
     if tok.split_pattern != GPT2_SPLIT_PATTERN or tok.whole_words_first or tok.unicode_form:
         raise ValueError("this piece cuts text as GPT-2 does: give a tokenizer without rules of its own")
@@ -28,7 +28,7 @@ def tokenizer_piece(tok: BPETokenizer, text: str = "The goat was waiting for a b
 
 
 def tokenizer_data(tok: BPETokenizer) -> dict[str, Any]:
-    """What web/model/tokenizer.js needs: the id of each byte, and the merges as [left, right, merged]."""
+    """Return the data for web/model/tokenizer.js: the id of each byte, and the merges as [left, right, merged]."""
     return {
         "byte_ids": [tok.id_of_bytes[bytes([b])] for b in range(256)],
         "merges": [[a, b, tok.id_of_bytes[tok.token_bytes[a] + tok.token_bytes[b]]] for a, b in tok.merges],
