@@ -111,7 +111,7 @@ def name_the_trouble(
         extra = ""
         if isinstance(error, RecursionError):
             extra = " It calls itself too often: look at what ends the recursion."
-        elif isinstance(error, MemoryError):
+        elif isinstance(error, MemoryError) and not message:
             extra = " It asks for more memory than there is."
         end = f": {message}." if message else "."
         return NotYet("raises", f"{what} in {_place(found)}{end.replace('..', '.')}{extra}", tried)

@@ -94,10 +94,11 @@ def difference(got: Any, expected: Any, tolerance: float = 1e-5, at: str = "") -
     if not isinstance(got, kinds):
         return "wrong-type", f"{here}return {asked}, not a {type(got).__name__}"
     if isinstance(expected, Mapping):
-        lost = [(k, "are missing") for k in expected if k not in got]
+        lost = [(k, "is missing") for k in expected if k not in got]
         if lost := lost or [(k, "should not be there") for k in got if k not in expected]:
             first, what = lost[0]
-            return "wrong-result", f"{here}{len(lost):,} keys {what}, the first is {show(first, 80)}"
+            more = f" (and {len(lost) - 1:,} more)" if len(lost) > 1 else ""
+            return "wrong-result", f"{here}the key {show(first, 80)}{more} {what}"
         items = [(show(k, 60), got[k], value) for k, value in expected.items()]
     elif isinstance(expected, (list, tuple)):
         items = [(str(i), a, b) for i, (a, b) in enumerate(zip(got, expected))]
@@ -193,7 +194,11 @@ def _value_difference(got: Any, expected: Any, tolerance: float, here: str) -> t
         place = (i for i, (a, b) in enumerate(zip(got, expected)) if a != b)
         part = next(place, min(len(got), len(expected)))
         a, b = got[part : part + 12], expected[part : part + 12]
-        return "wrong-result", f"{here}the texts differ from position {part} on: {a!r} where {b!r} is right"
+        if max(len(got), len(expected)) > 40:
+            return (
+                "wrong-result",
+                f"{here}the texts differ from position {part} on: {a!r} where {b!r} is right",
+            )
     try:
         equal = bool(got == expected) or (got != got and expected != expected)  # NaN is NaN
     except Exception:

@@ -6,9 +6,9 @@
     def grade_pairs(count_pairs, merge):
         PAIRS.judge("count_pairs", count_pairs, [([1, 2, 1, 2],), ...])
 
-Two mistakes often give the same wrong result for one input. So a grader tries all its cases first. A known mistake
-is named if it would give the learner's result in every case, right ones included; failing that, if it explains the
-first case that went wrong and more than half of all that did.
+Two mistakes often give the same wrong result for one input. So a grader tries all its cases first. It names the known
+mistake that gives the learner's results in most cases, right ones included. That mistake must explain the first case that went
+wrong, and the cases in which it differs must be fewer than half of those that went wrong.
 """
 
 import copy
@@ -29,7 +29,7 @@ from exercises.judging.sources import Slip, solved, source_of, title_of
 from exercises.judging.transcript import event
 from exercises.judging.verdict import Diagnoses, NotYet, texts_of
 
-OTHERWISE = "The result is another one. Work this case out by hand."  # where no known mistake gives it
+OTHERWISE = "This result is wrong. Work the case out by hand:"  # where no known mistake gives it
 
 
 class Raised:
@@ -185,7 +185,7 @@ class Exercise:
         def explains(way: Slip | When, i: int) -> bool:
             try:
                 if isinstance(way, When):
-                    return i in wrong and bool(way.test(outcomes[i], expected[i], *cases[i]))
+                    return i not in wrong or bool(way.test(outcomes[i], expected[i], *cases[i]))
                 theirs = called(with_slips((*way.items(),)), copy.deepcopy(cases[i]))
             except Exception as error:
                 theirs = Raised(error)
@@ -193,14 +193,12 @@ class Exercise:
 
         def best_of(seen: bool) -> str | None:
             """The mistake that explains most, of those seen by a `When` or of the others; None if none explains enough."""
-            best, most = None, len(wrong) / 2
+            best, most = None, len(cases) - len(wrong) / 2
             for diagnosis, way in mistakes:
-                if isinstance(way, When) is seen and explains(way, first):
-                    explained = [explains(way, i) for i in range(len(cases))]
-                    if all(explained):
-                        return diagnosis
-                    if (score := sum(explained[i] for i in wrong)) > most:
-                        best, most = diagnosis, score
+                if isinstance(way, When) is not seen or not explains(way, first):
+                    continue
+                if (explained := sum(explains(way, i) for i in range(len(cases)))) > most:
+                    best, most = diagnosis, explained
             return best
 
         best = best_of(False) or best_of(True)

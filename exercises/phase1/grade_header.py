@@ -69,6 +69,7 @@ def read_safely(read_header: Callable, name: str, data: bytes) -> dict[str, Entr
 
 PLACES = "start + first, start + end)"
 HEADER, IS_METADATA = "if start > len(data):", 'name == "__metadata__"'
+FITS = "0 <= first <= end <= len(data) - start"
 EXERCISE = Exercise(
     "p1e4_header",
     read_header={
@@ -84,6 +85,11 @@ EXERCISE = Exercise(
                 'entry["dtype"], entry["shape"]': 'entry.get("dtype"), entry.get("shape", [])',
             },
         ),
+        "header-refuses-a-good-file": (
+            {FITS: "0 <= first < end <= len(data) - start"},
+            {FITS: "0 <= first <= end < len(data) - start"},
+            {HEADER: "if start >= len(data):"},
+        ),
         "header-believes-the-length": (
             {"len(data) < 8": "False", HEADER: "if False:"},
             {HEADER: "if False:"},
@@ -93,7 +99,7 @@ EXERCISE = Exercise(
             When(lambda got, want, name, _: name in TOO_LONG),
         ),
         "header-believes-the-offsets": (
-            {"0 <= first <= end <= len(data) - start": "True"},
+            {FITS: "True"},
             {"0 <= first": "-7 <= first"},
             When(lambda got, want, name, _: name in OUTSIDE),
         ),

@@ -58,14 +58,15 @@ def _append(cache: Any, layer: int, stored: int, n: int) -> Any:
 
 def _first_append(got: Appended, want: Appended) -> tuple[Any, Any]:
     """The first append that differs, by the first number of each token, which is enough to see who stands where."""
-    which = next(i for i, both in enumerate(zip(got, want)) if not same(*both))
+    which = next((i for i, both in enumerate(zip(got, want)) if not same(*both)), -1)  # -1: an error came
 
     def short(pair: Any) -> Any:
         if not isinstance(pair, list) or len(pair) != 2:
             return pair
         rows = (", ".join(f"{number:g}" for number in part[:, 0, 0].tolist()) for part in pair)
-        return f"append {which + 1}, the first number of each token:\n" + "keys    {}\nvalues  {}".format(
-            *rows
+        return (
+            f"append {which % len(want) + 1}, the first number of each token:\n"
+            + "keys    {}\nvalues  {}".format(*rows)
         )
 
     return short(got[which]), short(want[which])

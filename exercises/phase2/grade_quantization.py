@@ -27,10 +27,17 @@ INT4 = Exercise(
         "unpack-zero-forgotten": {" - 8": ""},
         "unpack-zero-in-the-middle": ({" - 8": " - 7"}, {" - 8": " - 7.5"}),
         "unpack-below-zero": {CODES: f"{CODES} - 8", "(codes.float() - 8)": "codes.float()"},
+        "unpack-scale-without-a-dimension": {"scales[..., None]": "scales"},
         "unpack-scale-forgotten": {" * scales[..., None]": ""},
         "unpack-scale-divides": {"* scales": "/ scales"},
     },
 )
+
+
+def _bytes(packed: Tensor) -> Tensor:
+    if isinstance(packed, Tensor) and packed.dtype != torch.uint8:
+        raise INT4.says().no("pack-not-bytes", "pack", packed, "a tensor of torch.uint8")
+    return packed
 
 
 @INT4.grader
@@ -42,7 +49,7 @@ def grade_int4_groups(pack: Callable, unpack: Callable) -> None:
 
     counted = torch.arange(32).remainder(16).to(torch.uint8)[None]
     codes = [counted, codes_of(1), codes_of(5), codes_of(2, 3), torch.full((1, 32), 15, dtype=torch.uint8)]
-    INT4.judge("pack", pack, [(each,) for each in codes])
+    INT4.judge("pack", pack, [(each,) for each in codes], clean=_bytes)
     right = INT4.answers["pack"]
     cases = [(right(counted), torch.tensor([1.0])), (right(codes_of(4)), torch.rand(4, generator=random))]
     cases.append((right(codes_of(2, 3)), torch.rand(2, 3, generator=random) - 0.5))  # Q4_0 has negative ones

@@ -87,6 +87,7 @@ ALLOCATE = Exercise(
             {"[0] * num_blocks": "[1] * num_blocks"},
             first_is("", lambda got, want: want == "ValueError"),
         ),
+        "freed-in-reverse": {"in blocks:\n": "in reversed(blocks):\n"},
         "refused-and-half-done": (
             HALF_DONE,
             {**HALF_DONE, "in blocks:\n": "in reversed(blocks):\n"},

@@ -87,6 +87,13 @@ ROUTER = Exercise(
         "any-beginning-will-do": {TOO_LITTLE: "known[chosen] == 0"},
         "more-than-half": {TOO_LITTLE: "known[chosen] * 2 <= len(blocks)"},
         "slack-counts-as-overload": {OVERLOADED: "loads[chosen] >= min(loads) + self.slack"},
+        "overload-by-another-number": (
+            {OVERLOADED: "loads[chosen] > self.slack"},
+            {OVERLOADED: "loads[chosen] > sum(loads) / len(loads) + self.slack"},
+        ),
+        "takes-the-next-best": {
+            "min(replicas,": "min((r for r in replicas if loads[r] <= min(loads) + self.slack),"
+        },
         "looks-at-the-highest": {OVERLOADED: "max(loads) > min(loads) + self.slack"},
         "first-owner-only": {WRITTEN: "self.given[chosen].update(set(blocks).difference(*self.given))"},
         "forgets-the-overflow": {

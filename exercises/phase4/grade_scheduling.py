@@ -76,12 +76,15 @@ PREEMPTION = Exercise(
             break"""
         },
         "none-preempted": {VICTIM: "index += 1\n                break"},
-        "wrong-victim": {
-            VICTIM: """first = running[0] is not request
+        "wrong-victim": (
+            {
+                VICTIM: """first = running[0] is not request
                 victim = running.pop(0 if first else -1)
                 plan = [part for part in plan if part[0] is not victim]
                 index -= first"""
-        },
+            },
+            {VICTIM: "victim = running.pop(index)"},  # itself
+        ),
         "blocks-not-freed": (
             {"pool.free(victim)": "victim is request and pool.free(victim)"},
             {"pool.free(victim)": "pass"},
