@@ -84,11 +84,13 @@ def put(exercise: str, answers: Sequence[Any]) -> str:
     if exercise not in PARTS:
         return ""
     file, *names = PARTS[exercise]
-    wanted = [answer for answer in answers if getattr(answer, "__name__", "") in names]
+    wanted = {getattr(answer, "__name__", ""): answer for answer in answers}
     try:
+        if missing := {*names} - wanted.keys():
+            raise CannotKeep(f"{min(missing)} was not found: write it with `def` or `class`, under this name")
         path = make_folder() / f"{file}.py"
         text = path.read_text(encoding="utf-8")
-        source = source_of_answers(wanted, names_in(text))
+        source = source_of_answers([wanted[name] for name in names], names_in(text))
         course = names_in((complete() / path.name).read_text(encoding="utf-8"))
         helpers = {node.name for node in definitions(source)} - {*names}
         if taken := helpers & course:

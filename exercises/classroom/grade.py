@@ -87,5 +87,6 @@ def note_alike(graded: list[Graded]) -> None:
         alike[one.exercise, written(one.exercise, one.answer.cells)].append(one)
     for (_, own), group in alike.items():
         for one in group if own and len(group) > 1 else ():
-            others = (other.learner for other in group if other is not one)
-            one.look_at.append(f"the same answer as {', '.join(others)}")
+            others = [other.learner for other in group if other is not one]
+            more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+            one.look_at.append(f"the same answer as {', '.join(others[:3])}{more}")

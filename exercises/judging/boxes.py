@@ -71,8 +71,8 @@ def hint_box(exercise: Exercise, rung: int, text: str) -> Box:
     heading = f"Hint {rung} of {rungs}, {RUNGS[rung - 1]} · {exercise.heading}"
     footer = "Type the solution yourself: that helps to remember it."
     if rung < rungs:
-        footer = "Try it and run check(...). After a check that fails, a second call gives the next hint, "
-        footer += f'and hint("{exercise.name}", {rung + 1}) gives it at once.'
+        footer = "Try it and run check(...). After a check that fails, a second call gives the next hint; "
+        footer += f'in the notebook, hint("{exercise.name}", {rung + 1}) gives it at once.'
     return Box("hint", heading, (("", textwrap.dedent(text).strip("\n")),), footer)
 
 

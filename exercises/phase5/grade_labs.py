@@ -87,8 +87,9 @@ def grade_lab(runner: type, cause: Any) -> None:
 
 SEEN = "; sorted(m.ready); sorted(m.free)"
 SCRIPTS = [
-    "m = Loader(8); m.ask('alice', ['once', 'there', 'was'], 3); m.step(); m.abort('alice'); m.ask('bob', ['a', 'king'], 1)"
-    "; m.step(); m.read('bob'); m.step(); m.read('bob'); m.step(); m.read('bob'); m.end('bob')" + SEEN,
+    "m = Loader(8); m.ask('alice', ['once', 'there', 'was'], 3); m.step(); m.abort('alice'); sorted(m.loading)"
+    "; m.ask('bob', ['a', 'king'], 1); m.step(); m.read('bob'); m.step(); m.read('bob'); m.step(); m.read('bob'); m.end('bob')"
+    + SEEN,
     "m = Loader(8); m.ask('alice', ['once', 'there'], 1); m.step(); m.read('alice'); m.abort('alice'); m.step()"
     + SEEN,
     "m = Loader(8); m.ask('alice', ['once'], 1); m.abort('alice'); m.step(); m.ask('alice', ['there', 'was'], 1); m.step()"
@@ -144,6 +145,10 @@ LOADER_LAB = Exercise(
                 "self.held.add(user)  #": "return  #",
             },
             first_is("m.read"),
+        ),
+        "transfer-stopped": (
+            {"self.ready.discard(user)": "self.loading.pop(user, None)"},
+            first_is("sorted(m.loading)"),
         ),
         "held-after-arrival": {ABORTED: "if True:"},  # as the first version of vLLM's repair
         "ready-after-abort": (  # does nothing while it is loading

@@ -158,7 +158,9 @@ def check_notebook(console: Console, word: str) -> int:
     wrong = [cell for cell in bad if cell["error"] == "NotYet" and cell["boxes"]]
     waiting = len(bad) - len(own) - len(wrong)
     for cell in cells:
-        for text in cell["boxes"] + [cell["printed"]] * ("engine" in cell["tags"] and bool(cell["printed"])):
+        for text in cell["boxes"] + [cell["printed"]] * bool(
+            {"check", "engine"} & {*cell["tags"]} and cell["printed"]
+        ):
             console.print(escape(text), soft_wrap=True)
     for cell in own[:1]:  # later cells mostly fail because of this one
         console.print(f"[red]Code cell {cell['number'] + 1} failed{cell['where']}:[/]")

@@ -150,6 +150,7 @@ def test_what_an_answer_uses_comes_along_and_changes_by_hand_stay(my_engine):
         ("import torch\nt = torch.ones(2)\ndef slots(a, b, c, d): return t", "uses t"),
         ("def attention(): pass\ndef slots(a, b, c, d): return attention()", "attention has a name"),
         ("slots = eval('lambda a, b, c, d: 1')\nslots.__name__ = 'slots'", "was not found"),
+        ("slots = lambda a, b, c, d: 1", "was not found"),
     ],
 )
 def test_what_cannot_be_kept_is_told_and_changes_nothing(text, says):
