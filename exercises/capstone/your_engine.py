@@ -87,7 +87,7 @@ def in_your_engine(
     }
     print(
         f"{len(mine.texts)} answers in {len(mine.events)} steps, each decision and each word as with the course's own part: {most} "
-        f"tokens in the largest step, {preemptions} preemptions, {sum(first_steps.values())} prompt tokens found in the cache."
+        f"tokens in the largest step, {preemptions} preemption{'s' * (preemptions != 1)}, {sum(first_steps.values())} prompt tokens found in the cache."
     )
     print(f"\n{mine.prompt}{mine.texts[0]} ...")
     return mine

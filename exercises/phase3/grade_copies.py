@@ -73,13 +73,7 @@ EXERCISE = Exercise(
         ),
         "fork-not-counted": {COUNTED: "pass"},
         "fork-copies": (
-            {
-                f"    for block in table:\n        {COUNTED}\n    return list(table)": """
-    twin = [pool.take() for _ in table]
-    for source, target in zip(table, twin):
-        pool.copy(source, target)
-    return twin"""
-            },
+            {COUNTED: "pool.copy(block, pool.take())"},
             When(lambda got, *_: any(type(step["step"]) is str and step.get("copies") for step in got)),
         ),
     },
