@@ -118,7 +118,7 @@ def select(words: list[str]) -> list[Path]:
         stem = Path(word).stem
         # phase1_tokens_embeddings, phase1 or 1
         phases = {
-            p for p in SCRIPTS if word.rstrip("/") in (p, p.split("_")[0], p[len("phase") :].split("_")[0])
+            p for p in SCRIPTS if word.rstrip("/\\") in (p, p.split("_")[0], p[len("phase") :].split("_")[0])
         }
         in_phase = [s for s in all_scripts() if s.parent.name in phases]
         fitting = in_phase or [s for s in all_scripts() if s.stem == stem]

@@ -4,7 +4,7 @@ The chapters of the phases are the only source of text. The build folder holds w
 generated and never edited.
 """
 
-import os
+import posixpath  # the paths of links have slashes, on Windows as well
 import re
 import tomllib
 from dataclasses import dataclass, field
@@ -120,7 +120,7 @@ class Linker:
         if target.startswith((*OUTSIDE, "/")):
             return target
         name, _, anchor = target.partition("#")
-        path = os.path.normpath(os.path.join(os.path.dirname(file), name)) if name else file
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(file), name)) if name else file
         if Path(path).suffix in (".png", ".svg", ".ipynb"):
             self.copies[path] = "copies/" + re.sub(r"\.png$", ".webp", path)
             return f"/{self.copies[path]}"

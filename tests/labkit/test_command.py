@@ -37,7 +37,7 @@ def test_list_names_every_script_with_its_first_line(capsys):
         (["phase1_tokens_embeddings/tokenization_lab.py"], ["tokenization_lab.py"]),
         (["1"], [*catalog.SCRIPTS["phase1_tokens_embeddings"]]),
         (["phase2"], [*catalog.SCRIPTS["phase2_attention_kvcache"]]),
-        (["phase2_attention_kvcache/"], [*catalog.SCRIPTS["phase2_attention_kvcache"]]),
+        (["phase2_attention_kvcache\\"], [*catalog.SCRIPTS["phase2_attention_kvcache"]]),
         ([], [s.name for s in catalog.all_scripts()]),
     ],
 )
