@@ -69,8 +69,7 @@ SCRIPTS: dict[str, dict[str, Level]] = {
 
 
 CORE_EXERCISES = frozenset({"1.1", "2.1", "2.2", "2.5", "3.1", "3.2", "3.3", "4.1", "4.2"})
-"""By number: the parts of `my_engine` that every greedy token passes, and 4.1, which 4.2 extends.
-"""
+"""By number: the parts of `my_engine` that every greedy token passes, and 4.1, which 4.2 extends."""
 
 
 def chapters_of(phase: str) -> list[Path]:

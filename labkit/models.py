@@ -13,12 +13,7 @@ from labkit.foreign import read_json, visible
 from labkit.paths import EMBEDDED_MODELS
 
 WHISPER = "whisper"
-MODEL_FILES = [
-    "*.json",
-    "*.safetensors",
-    "*.txt",
-    "*.jinja",
-]  # the files of a hub repository that a model needs
+MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # those of a hub repository that a model needs
 OTHER_FILES = ["*/*", "consolidated*"]  # subfolders; Mistral's second form of the same weights
 
 

@@ -19,13 +19,7 @@ from rich.console import Console
 
 from labkit.errors import LabError
 from labkit.foreign import visible
-from labkit.models import (
-    OTHER_FILES,
-    embedded_models,
-    from_hub,
-    hub_errors,
-    in_hub_cache,
-)
+from labkit.models import OTHER_FILES, embedded_models, from_hub, hub_errors, in_hub_cache
 from labkit.open_models import AS_OF, OPEN_MODELS, fits
 from labkit.options import Parser
 from labkit.terminal import Page, run, titled

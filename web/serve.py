@@ -1,6 +1,5 @@
 """Shows the page: python web/serve.py, or `lab web`. A static server for this machine alone, which first builds the page if it is missing."""
 
-import argparse
 import webbrowser
 from collections.abc import Sequence
 from functools import partial
@@ -49,7 +48,7 @@ def make_server(port: int, site: Path = SITE) -> ThreadingHTTPServer:
         ) from None
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def serve(argv: Sequence[str] | None = None) -> int:
     parser = Parser(
         prog="lab web",
         description="Shows the course as a web page with a model that computes in your browser.",
@@ -59,11 +58,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--no-browser", action="store_true", help="only serve; the address is printed")
     parser.add_argument("--build", action="store_true", help="build the page again first")
-    return parser.parse_args(argv)
-
-
-def serve(argv: Sequence[str] | None = None) -> int:
-    args = parse(argv)
+    args = parser.parse_args(argv)
     if args.build or not (SITE / "index.html").is_file():
         from web.build import build
 
