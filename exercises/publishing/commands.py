@@ -30,7 +30,7 @@ def show_progress(console: Console) -> int:
     notes = progress.load()
     table = Table(title="Exercises", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=0)
     for column in ("name", "exercise", "level", "state"):
-        table.add_column(column, no_wrap=True)
+        table.add_column(column, no_wrap=column != "exercise")
     table.add_column("hints", justify="right", no_wrap=True)
     sources = all_sources()
     entries = {name_of(source): progress.FRESH | notes.get(name_of(source), {}) for source in sources}
