@@ -108,11 +108,9 @@ def name_the_trouble(
         says = f"sys.exit, exit or quit was called{where}. An answer returns its result."
         return NotYet("ends-python", says, tried)
     if found is not None:
-        extra = ""
-        if isinstance(error, RecursionError):
-            extra = " It calls itself too often: look at what ends the recursion."
-        elif isinstance(error, MemoryError) and not message:
-            extra = " It asks for more memory than there is."
+        extra = " It calls itself too often: look at what ends the recursion." * (
+            type(error) is RecursionError
+        )
         end = f": {message}." if message else "."
         return NotYet("raises", f"{what} in {_place(found)}{end.replace('..', '.')}{extra}", tried)
     if answer is not None and isinstance(error, TypeError) and not _takes(answer, args):
