@@ -11,9 +11,7 @@ from torch import Tensor
 from phase2_attention_kvcache.model.caches import AttentionRule, causal_attention
 from phase3_paged_attention.paging.kv_storage import KVStorage
 
-TOKENS_AT_ONCE = (
-    1024  # of prompts that attend in one call: copies of more keys leave the caches of a processor
-)
+TOKENS_AT_ONCE = 1024  # of prompts that share a call: more would not stay in a processor's caches
 
 
 @dataclass
