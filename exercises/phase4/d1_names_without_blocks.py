@@ -7,8 +7,8 @@
 #
 # This is a real bug of vLLM. In 0.32, `Scheduler._preempt_request` (vllm/v1/core/sched/scheduler.py) frees the victim's blocks with
 # their hashes, also the blocks that this step was to fill. A proposed fix, pull request 43569
-# (https://github.com/vllm-project/vllm/pull/43569, May 2026), explains the cause, and issue 57580 (September 2026) has a case to
-# reproduce. Both were open in November 2026. Below is the course's own `Scheduler.preempt` with the bug planted.
+# (https://github.com/vllm-project/vllm/pull/43569, May 2026), explains the cause, and issue 57580 (September 2026) reproduces it for
+# the checkpoints of Mamba layers. Both were open in November 2026. Below is the course's own `Scheduler.preempt` with the bug planted.
 #
 # What you need to know:
 #

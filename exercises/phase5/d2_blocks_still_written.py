@@ -83,6 +83,6 @@ check("p5d2_blocks_still_written", Loader, cause)
 # %% [markdown]
 # The first version of vLLM's repair held the blocks of every request that was aborted in that state. The review found a leak: if the transfer has
 # arrived and the scheduler has not yet processed it, no later message arrives. The course's version is `RemoteKVs.release` in
-# `phase4_scheduler/features/kv_transfer/scheduler.py`. If the end of a transfer is never reported, because the other side was aborted as well,
-# its blocks are never freed: vLLM's issue 46283 (https://github.com/vllm-project/vllm/issues/46283). A lease, which ends at a fixed time,
-# prevents this.
+# `phase4_scheduler/features/kv_transfer/scheduler.py`. If the prefill node never reports the end of a transfer, for example because the request was
+# aborted there as well, the blocks are never freed: vLLM's issue 46283 (https://github.com/vllm-project/vllm/issues/46283) on its push mode.
+# A lease, which ends at a fixed time, prevents this.
