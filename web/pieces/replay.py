@@ -35,6 +35,11 @@ class Recording:
     events: list[dict[str, Any]] = field(default_factory=list)
     requests: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    @property
+    def texts(self) -> dict[str, str]:
+        """Name -> the whole answer."""
+        return {name: "".join(event["said"].get(name, "") for event in self.events) for name in self.requests}
+
     @classmethod
     def of(cls, engine: LLMEngine, arrivals: Sequence[tuple[int, str, str, SamplingParams]]) -> Recording:
         """Run an engine on requests that arrive over time, and record it until all are finished.
