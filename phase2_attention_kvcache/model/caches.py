@@ -42,14 +42,17 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule | None = None) -> Tensor:
-    """The same as `attention.attention`, through PyTorch's fused function: [N, num_heads, head_dim].
+    """The same as `attention.attention`, through PyTorch's fused function.
 
     The queries are the last N of M tokens; each attends to itself and to the tokens before it, as far
     as the window reaches. The fused function never writes the [N, M] weights to memory, which would take most of the time.
 
     Args:
-        q: [N, num_heads, head_dim]. k, v: [M, num_kv_heads, head_dim], M >= N. Or [P, N, ...] and [P, M, ...]: P sequences.
+        q: [N, num_heads, head_dim], or of P sequences [P, N, num_heads, head_dim].
+        k, v: [M, num_kv_heads, head_dim] or [P, M, num_kv_heads, head_dim], M >= N.
         rule: None: the scale is 1 / sqrt(head_dim), and there is no window and no soft cap.
+
+    Returns: the shape of `q`.
     """
     if q.dim() == 3:
         return causal_attention(q[None], k[None], v[None], rule)[0]

@@ -11,7 +11,7 @@ from torch import Tensor
 from phase2_attention_kvcache.model.caches import AttentionRule, causal_attention
 from phase3_paged_attention.paging.kv_storage import KVStorage
 
-TOKENS_AT_ONCE = 1024  # of prompts that share a call: more would not stay in a processor's caches
+TOKENS_AT_ONCE = 1152  # in a group: more keys and values would not stay in a processor's caches
 
 
 @dataclass
@@ -19,9 +19,9 @@ class Prompts:
     """Neighbouring prompts with equally many tokens.
 
     Attributes:
-        first, end: of their rows in the step.
-        query_len, context_len: of each prompt, its new tokens and all its tokens.
-        block_tables: blocks of each.
+        first, end: the rows of the group in the step.
+        query_len, context_len: new tokens and all tokens of each prompt.
+        block_tables: the blocks of each prompt.
         block_ids: the same on the device, [prompts, blocks], if keys and values are read from the cache.
     """
 
@@ -32,9 +32,9 @@ class Prompts:
     block_tables: list[list[int]]
     block_ids: Tensor | None = None
 
-    def take(self, other: Prompts) -> bool:
-        """Add the prompt that follows, if it fits."""
-        fits = len(self.block_tables) * self.context_len < TOKENS_AT_ONCE
+    def add_if_alike(self, other: Prompts) -> bool:
+        """Add the prompt of the next rows, if it is as long as these and there is room for it."""
+        fits = (len(self.block_tables) + 1) * self.context_len <= TOKENS_AT_ONCE
         lens = (self.end, self.query_len, self.context_len)
         if fits and lens == (other.first, other.query_len, other.context_len):
             self.end = other.end
@@ -44,7 +44,7 @@ class Prompts:
 
 
 class PromptAttention:
-    """Computes it.
+    """Computes the attention of a step's prompts.
 
     Args:
         storage: the keys and values of earlier steps.
@@ -56,12 +56,16 @@ class PromptAttention:
         self.groups: list[Prompts] = []
 
     def begin_step(self, prompts: Iterable[tuple[int, int, int, list[int]]]) -> None:
-        """Group the prompts of a step, once for all layers. Of each: its first row, new tokens, all tokens, and its blocks."""
+        """Group the prompts of a step, once for all layers.
+
+        Args:
+            prompts: of each prompt the first row in the step, the new tokens, all tokens, and the blocks.
+        """
         self.groups = []
         for first, query_len, context_len, table in prompts:
             blocks = table[: -(-context_len // self.storage.block_size)]
             prompt = Prompts(first, first + query_len, query_len, context_len, [blocks])
-            if not (self.groups and self.groups[-1].take(prompt)):
+            if not (self.groups and self.groups[-1].add_if_alike(prompt)):
                 self.groups.append(prompt)
         for group in self.groups:
             # Where storing rounds, all prompts read what was stored: the answer must not depend on where a prompt was

@@ -83,9 +83,10 @@ def trust(lab: Lab, task: Task, plan: Plan) -> None:
             then += f"the plan is {worst} x {task.card.title}."
         except LabError as error:
             then += f"{error}."
-    lab.say(f"""The clock is computed from a data sheet. Mean times of vLLM 0.19 on an RTX 4090 and on an RTX PRO 6000 (Llama 3.1
-        8B in 16 bit, recorded by others) fit steps that take {least:g} to {most:g} times as long as computed at 80% of the peaks: 80% fits
-        the first card, 66% the second.{then}""")
+    first, second = (RECORDED_EFFICIENCY[name] for name in ("rtx4090", "rtxpro6000"))
+    lab.say(f"""The clock is computed from a data sheet. Mean times of vLLM 0.19 (Llama 3.1 8B in 16 bit, recorded by others) fit steps at
+        {first:.0%} of the peaks on an RTX 4090 and at {second:.0%} on an RTX PRO 6000. So the range of this clock is {least:g} to {most:g} times
+        the time of a step at {CLOCK_EFFICIENCY:.0%}.{then}""")
     unknown = [
         what
         for what, here in (

@@ -71,7 +71,8 @@ def test_the_fused_function_and_the_readable_one_are_the_definition(m, n, kv_hea
     q = torch.randn(n, kv_heads * group, 16)
     k, v = torch.randn(m, kv_heads, 16), torch.randn(m, kv_heads, 16)
     expected = plain_attention(q, k, v, rule)
-    for out in (causal_attention(q, k, v, rule), attention(q, k, v, **rule._asdict())):
+    two = causal_attention(*(torch.stack([torch.randn_like(x), x]) for x in (q, k, v)), rule)
+    for out in (causal_attention(q, k, v, rule), attention(q, k, v, **rule._asdict()), two[1]):
         torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-4)
     plain = AttentionRule(16**-0.5)
     torch.testing.assert_close(

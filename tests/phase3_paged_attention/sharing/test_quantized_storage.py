@@ -68,16 +68,19 @@ def test_copies_and_swaps_take_the_scales_along(kind):
         assert torch.equal(again[0], keys) and torch.equal(again[1], values)
 
 
-def steps(model, config, kind, cuts):
-    """Hidden states of one request of 40 tokens, computed in pieces."""
-    cache = PagedKVCache(config, 12, 4, storage=make_storage(kind, config, 12, 4))
+def steps(model, config, kind, cuts, twins=1):
+    """Hidden states of one request of 40 tokens, the last of equal ones, computed in pieces."""
+    size = 10 * twins + 2
+    cache = PagedKVCache(config, size, 4, storage=make_storage(kind, config, size, 4))
     for tensor in cache.storage.tensors:
         tensor.view(torch.uint8).fill_(255)  # NaN, if it were ever read
-    ids, table, rows = torch.arange(40) * 5 % 64, list(range(1, 11)), []
+    ids, rows = torch.arange(40) * 5 % 64, []
+    tables = [list(range(1 + 10 * i, 11 + 10 * i)) for i in range(twins)]
     for start, end in zip(cuts, cuts[1:]):
         places = torch.arange(start, end)
-        cache.begin_step(StepLayout([end - start], [end], [table], places + 4))
-        rows.append(model(ids[start:end], places, cache))
+        slots = torch.cat([places + 4 + 40 * i for i in range(twins)])
+        cache.begin_step(StepLayout([end - start] * twins, [end] * twins, tables, slots))
+        rows.append(model(ids[start:end].repeat(twins), places.repeat(twins), cache)[start - end :])
     return torch.cat(rows)
 
 
@@ -94,6 +97,7 @@ def test_where_a_prompt_is_cut_changes_nothing(kind, window):
     rounded = model(ids, torch.arange(40), RoundingCache(kind, config))
     torch.testing.assert_close(whole, rounded, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(steps(model, config, kind, [0, 7, 16, 39, 40]), whole, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(steps(model, config, kind, [0, 16, 40], 3), whole, rtol=1e-4, atol=1e-4)
     many = [0, 30, *range(31, 41)]
     torch.testing.assert_close(steps(model, config, kind, many), whole, rtol=1e-4, atol=1e-4)
     exact = steps(model, config, "auto", [0, 40])
