@@ -18,4 +18,7 @@ WRONG = {
         }
         for pair in ("(k, v)", "(k.clone(), v)", "(k, v.clone())")
     ],
+    "cache-half-stored": {  # stores what fits
+        "raise Value": "self.append(layer, *(new[: self.keys.shape[1] - start] for new in (k, v)))\n            raise Value"
+    },
 }

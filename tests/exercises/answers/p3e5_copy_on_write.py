@@ -5,3 +5,8 @@ RIGHT = {
     "pool.copy(table[-1], new)": "pool.copy(source=table[-1], target=new)",
     "table.append(pool.take())": "table += [pool.take()]",
 }
+COPIES = "[(pool.copy(block, new := pool.take()), new)[1] for block in table]"
+WRONG = {
+    "one-table-for-both": {"list(table)": "table", "pool.ref_count[block] += 1": "pass"},
+    "fork-copies": {"list(table)": COPIES, "pool.ref_count[block] += 1": "pass"},
+}
