@@ -190,15 +190,12 @@ def _number(value: Any) -> str:
 
 
 def _value_difference(got: Any, expected: Any, tolerance: float, here: str) -> tuple[str, str] | None:
-    if isinstance(expected, str) and got != expected:
+    # Long texts are shown from where they part. Short ones are read at a glance: the last line shows them whole.
+    if isinstance(expected, str) and got != expected and max(len(got), len(expected)) > 40:
         place = (i for i, (a, b) in enumerate(zip(got, expected)) if a != b)
         part = next(place, min(len(got), len(expected)))
         a, b = got[part : part + 12], expected[part : part + 12]
-        if max(len(got), len(expected)) > 40:
-            return (
-                "wrong-result",
-                f"{here}the texts differ from position {part} on: {a!r} where {b!r} is right",
-            )
+        return "wrong-result", f"{here}the texts differ from position {part} on: {a!r} where {b!r} is right"
     try:
         equal = bool(got == expected) or (got != got and expected != expected)  # NaN is NaN
     except Exception:

@@ -29,7 +29,7 @@ from exercises.judging.sources import Slip, solved, source_of, title_of
 from exercises.judging.transcript import event
 from exercises.judging.verdict import Diagnoses, NotYet, texts_of
 
-OTHERWISE = "This result is wrong. Work the case out by hand:"  # where no known mistake gives it
+OTHERWISE = "This result is wrong. Work the case out by hand."  # where no known mistake gives it
 
 
 class Raised:
@@ -211,8 +211,8 @@ class Exercise:
         else:
             shown = _presented(present, got, want, kind)
         if best is None:
-            text = as_sentence(f"{OTHERWISE} {sentence}".strip() if kind == "wrong-result" else sentence)
-            raise NotYet(kind, text, tried, *shown)
+            text = as_sentence(sentence)
+            raise NotYet(kind, f"{OTHERWISE} {text}" if kind == "wrong-result" else text, tried, *shown)
         raise NotYet(best, says[best], tried, *shown)
 
     def judge_scripts(self, asked: str, answer: Any, scripts: Sequence[str]) -> None:
