@@ -87,6 +87,4 @@ def note_alike(graded: list[Graded]) -> None:
         alike[one.exercise, written(one.exercise, one.answer.cells)].append(one)
     for (_, own), group in alike.items():
         for one in group if own and len(group) > 1 else ():
-            others = [other.learner for other in group if other is not one]
-            more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-            one.look_at.append(f"the same answer as {', '.join(others[:3])}{more}")
+            one.look_at.append("the same answer as " + ", ".join(o.learner for o in group if o is not one))

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections import Counter
+from textwrap import shorten
 from typing import Any
 
 from rich import box
@@ -47,6 +48,7 @@ def show(console: Console, submissions: list[Submission], graded: list[Graded], 
         console.print("\n[bold]Look at these[/] (a reason to ask, not a proof)")
     for one in graded:
         for why in one.look_at:
+            why = shorten(why, 120, placeholder=" ...")  # the file names all learners with the same answer
             console.print(escape(f"{one.learner} {one.exercise.partition('_')[0]}: {why}"), highlight=False)
     mistakes = Counter((one.exercise, one.verdict.diagnosis) for one in graded if one.verdict.diagnosis)
     if mistakes:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from exercises.classroom import commands, report, room
-from exercises.classroom.grade import Graded, grade
+from exercises.classroom.grade import Graded, grade, note_alike
 from exercises.classroom.submission import Answer, Submission, cells_of_answer
 from exercises.judging.sources import all_names, source_of
 from exercises.judging.verdict import Verdict
@@ -228,6 +228,11 @@ def test_the_table_compares_the_core_or_the_chosen_and_counts_what_was_attempted
         assert says in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_table_for_a_spreadsheet_holds_no_formula():
-    one = Graded("=cmd()", "p1e1_pairs", Answer(cells=[]), Verdict("correct", says="\ud800"))
-    assert "'=cmd()" in report.as_csv([one], [])
+def test_a_table_for_a_spreadsheet_holds_no_formula_and_names_all_with_the_same_answer(capsys):
+    answer, verdict = Answer(cells=[COUNT, MERGE]), Verdict("correct", says="\ud800")
+    graded = [Graded(learner, "p1e1_pairs", answer, verdict) for learner in ("=cmd()", "ada", "x" * 200)]
+    note_alike(graded)
+    report.show(Console(width=400), [], graded[:1], set())
+    assert "the same answer as ada, ..." in capsys.readouterr().out
+    first = report.as_csv(graded, []).splitlines()[1]
+    assert "'=cmd()" in first and "the same answer as ada, xxx" in first
