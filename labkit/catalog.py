@@ -1,6 +1,7 @@
 """The scripts of the course in reading order, each with its level."""
 
 import ast
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -125,3 +126,10 @@ def select(words: list[str]) -> list[Path]:
             raise LabError(f"no phase or script is called {word!r}: `lab list` shows them all")
         chosen += [s for s in fitting if s not in chosen]
     return chosen
+
+
+def is_script(word: str) -> bool:
+    """Whether a word names a phase or a script."""
+    with suppress(LabError):
+        return bool(select([word]))
+    return False

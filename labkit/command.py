@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from labkit.catalog import LEVELS, SCRIPTS, all_scripts, first_line, select
+from labkit.catalog import LEVELS, SCRIPTS, all_scripts, first_line, is_script, select
 from labkit.claims import CLAIMS, SOURCES, measured_claims, reference_run, values_of, verdict_of
 from labkit.course import run_script, take_course
 from labkit.errors import LabError
@@ -71,13 +71,9 @@ def list_scripts(console: Console, word: str | None) -> int:
 def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int:
     """Run scripts in order, each in its own process: a script that fails does not stop the others."""
     scripts = select(words)
-    for before, word in pairwise(passed_on):
-        has_no_value = before in ("--quick", "--predict") or (before.startswith("--") and "=" in before)
-        if has_no_value and not word.startswith("-"):
-            raise LabError(f"scripts come before options: lab run {visible(word)} {before}")
+    refuse_mistakes(scripts, words, passed_on)
     if "--json" in passed_on and len(scripts) > 1:
         raise LabError("--json names one file, for one script: all reports are in outputs/reports")
-    refuse_unknown(scripts, passed_on)
     outcomes: list[tuple[Path, int, float]] = []
     for number, script in enumerate(scripts, 1):
         console.print()
@@ -104,13 +100,19 @@ def run_scripts(console: Console, words: list[str], passed_on: list[str]) -> int
     return max(code if code >= 0 else 1 for _, code, _ in outcomes)  # below 0: killed
 
 
-def refuse_unknown(scripts: list[Path], passed_on: list[str]) -> None:
-    """Refuse an option that no script has, before the first one runs. (Scripts ignore an option that only others have.)
+def refuse_mistakes(scripts: list[Path], words: list[str], passed_on: list[str]) -> None:
+    """Refuse, before a script runs, an option that none has. (Scripts ignore an option that only others have.)
 
     Raises:
-        LabError: an option is unknown. The message names the nearest option.
+        LabError: an option is unknown (the message names the nearest option), or a script stands after an option.
     """
     written = " ".join(script.read_text(encoding="utf-8") for script in scripts)
+    switches = {"--quick", "--predict", *re.findall(r'"(--[a-z-]+)",\s*action="store_true"', written)}
+    for at, (before, word) in enumerate(pairwise(passed_on), 1):
+        has_value = before.startswith("--") and "=" not in before and before not in switches
+        if not word.startswith("-") and not has_value and (before.startswith("--") or is_script(word)):
+            first = " ".join(map(visible, [*words, word, *passed_on[:at], *passed_on[at + 1 :]]))
+            raise LabError(f"scripts come before options: lab run {first}")
     known = {*SHARED_BY_ALL, *(f"--{name}" for name in OPTIONS), *re.findall(r'"(--[a-z][a-z-]*)"', written)}
     for word in (word.partition("=")[0] for word in passed_on):
         if word.startswith("--") and word != "--" and word not in known:

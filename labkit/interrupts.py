@@ -135,7 +135,7 @@ def in_its_own_process(*command: str, **settings: Any) -> int:
 def become(*command: str) -> int:
     """Replace this process by Python with a command, which then receives the signals that are sent to this process.
 
-    Windows cannot replace a process. There it runs in a process of its own, and its exit code is returned.
+    Windows cannot replace a process: there the command runs in a second process, whose exit code is returned.
     """
     if os.name == "posix":
         os.execv(sys.executable, [sys.executable, *command])

@@ -108,7 +108,7 @@ def _mistake(error: Exception) -> str | None:
     if isinstance(error, (LabError, ValueError, FileNotFoundError, ConnectionError)):
         return str(error)
     if isinstance(error, OSError) and error.filename:
-        return f"{error.filename} cannot be read or written ({error.strerror})"
+        return f"{error.filename} cannot be read or written ({error.strerror}): check the path, the permissions and the disk"
     if isinstance(error, OSError):
         return f"{error}: check the path and the disk"
     # Of a GPU, of Python and numpy, of torch on a CPU.

@@ -22,12 +22,18 @@ class Handler(SimpleHTTPRequestHandler):
         ".js": "text/javascript",
         ".wasm": "application/wasm",
     }
-    error_message_format = (
-        '<!doctype html><p>There is no such page. <a href="/">To the start of the course</a></p>'
-    )
 
     def log_message(self, format: str, *args: object) -> None:
         pass
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Send the site's own page for an address that does not exist."""
+        page = Path(self.directory, "404.html")
+        if code == 404 and page.is_file():
+            text = page.read_text(encoding="utf-8").replace("%", "%%")
+            # Its links are relative, and the address may be in a folder.
+            self.error_message_format = text.replace("<head>", '<head><base href="/">')
+        super().send_error(code, message, explain)
 
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-cache")  # a page that was built again is loaded again

@@ -37,6 +37,7 @@ def test_list_names_every_script_with_its_first_line(capsys):
         (["phase1_tokens_embeddings/tokenization_lab.py"], ["tokenization_lab.py"]),
         (["1"], [*catalog.SCRIPTS["phase1_tokens_embeddings"]]),
         (["phase2"], [*catalog.SCRIPTS["phase2_attention_kvcache"]]),
+        (["phase2_attention_kvcache/"], [*catalog.SCRIPTS["phase2_attention_kvcache"]]),
         (["phase2_attention_kvcache\\"], [*catalog.SCRIPTS["phase2_attention_kvcache"]]),
         ([], [s.name for s in catalog.all_scripts()]),
     ],
@@ -53,6 +54,11 @@ def test_select(words, names):
         ("2 --drill=3", "no script here has the option --drill; each lists its options with --help"),
         ("--quick 2", "scripts come before options: lab run 2 --quick"),
         ("--seed=3 kv_cache_lab", "scripts come before options: lab run kv_cache_lab --seed=3"),
+        ("--seed 3 kv_cache_lab", "scripts come before options: lab run kv_cache_lab --seed 3"),
+        ("--device cpu 2", "scripts come before options: lab run 2 --device cpu"),
+        ("--quick --predict 2", "scripts come before options: lab run 2 --quick --predict"),
+        ("--resume engine_benchmark", "scripts come before options: lab run engine_benchmark --resume"),
+        ("--list war_room --quick", "scripts come before options: lab run war_room --list --quick"),
         ("1 --json x.json", "--json names one file, for one script: all reports are in outputs/reports"),
     ],
 )
@@ -78,28 +84,19 @@ def test_where_a_process_cannot_be_replaced_a_program_is_waited_for(monkeypatch,
     assert "OUT.gguf" in capfd.readouterr().out
 
 
-def test_run_goes_on_after_a_script_that_fails(tmp_path, monkeypatch, capsys):
+def test_run_passes_options_on_and_goes_on_after_a_script_that_fails(tmp_path, monkeypatch, capfd):
     for name, code in (("a.py", 2), ("b.py", 0), ("c.py", 1)):
         (tmp_path / name).write_text(f"import sys; print(sys.argv[1:]); sys.exit({code})")
     monkeypatch.setattr(command, "select", lambda words: sorted(tmp_path.glob("*.py")))
-    assert command.main(["run", "--quick"]) == 2
-    out = capsys.readouterr().out
+    assert command.main(["run", "kv_cache_lab", "--seed", "3"]) == 2  # 3 is a seed, no phase
+    out = capfd.readouterr().out
+    assert out.count("['--seed', '3']") == 3
     assert "could not run" in out and "a prediction failed" in out and "ok" in out
 
 
-@pytest.mark.parametrize(
-    ("argv", "own"),
-    [
-        ("run 1 --seed 3", 2),
-        ("run --quick", 1),
-        ("run --help", 2),
-        ("run kv_cache_lab --help", 2),
-        ("fetch gpt2", 2),
-    ],
-)
-def test_options_of_scripts_are_passed_on(argv, own):
-    words = argv.split()
-    assert command.split_run(words) == (words[:own], words[own:])
+def test_help_is_that_of_lab_or_of_the_script():
+    assert command.split_run(["run", "--help"]) == (["run", "--help"], [])
+    assert command.split_run(["run", "kv_cache_lab", "--help"]) == (["run", "kv_cache_lab"], ["--help"])
 
 
 def test_the_gravest_verdict_stands():

@@ -32,6 +32,9 @@ def test_every_link_holds_and_nothing_is_loaded_from_elsewhere(site):
             path, _, anchor = unquote(urljoin(f"/{name}", unescape(target))).lstrip("/").partition("#")
             assert (site / path).is_file(), f"{name}: {target}"
             assert not anchor or anchor in anchors[path], f"{name}: {target}"
+    for name in SECTIONS:
+        place = re.search(rf"Section \d+ of {len(SECTIONS)} · (\d+) minute", pages[f"{name}.html"])
+        assert place and 1 <= int(place[1]) <= 30, name
 
 
 @pytest.mark.parametrize("name", PAGES)

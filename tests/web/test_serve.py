@@ -13,6 +13,7 @@ from web.serve import make_server
 
 @pytest.fixture
 def address(tmp_path):
+    (tmp_path / "404.html").write_text("<head></head>not here", encoding="utf-8")
     (tmp_path / "a.js").write_text("export const a = 1;", encoding="utf-8")
     (tmp_path / "a.wasm").write_bytes(b"\0asm")
     server = make_server(0, tmp_path)
@@ -28,10 +29,12 @@ def test_modules_are_served_as_what_they_are(address, name, kind):
         assert answer.headers["Content-Type"] == kind and int(answer.headers["Content-Length"]) > 0
 
 
-def test_an_unknown_address_leads_to_the_start(address):
-    with pytest.raises(HTTPError) as answer:
-        urlopen(address + "nothing.html")
-    assert answer.value.code == 404 and 'href="/"' in answer.value.read().decode()
+def test_only_for_an_unknown_address_the_sites_own_page_is_sent(address):
+    for data, code, own in ((None, 404, True), (b"", 501, False)):  # GET, POST
+        with pytest.raises(HTTPError) as answer:
+            urlopen(address + "files/nothing.html", data)
+        said = answer.value.read().decode()
+        assert answer.value.code == code and (said == '<head><base href="/"></head>not here') is own
 
 
 def test_a_port_that_is_taken_is_one_line(tmp_path):

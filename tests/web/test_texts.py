@@ -1,8 +1,6 @@
 """The texts of the page: the chapters, each once, with links that lead somewhere and terms that are explained."""
 
-import ntpath
 import re
-from types import SimpleNamespace
 
 import pytest
 
@@ -60,8 +58,7 @@ def test_a_wrong_table_is_refused(written, table):
         table(a=["b.md"])
 
 
-def test_links_lead_to_sections_and_to_files_that_come_along(written, table, monkeypatch):
-    monkeypatch.setattr(texts, "os", SimpleNamespace(path=ntpath), raising=False)  # on Windows as well
+def test_links_lead_to_sections_and_to_files_that_come_along(written, table):
     one, two = written("a/01-first.md", "# First\n"), written("a/02-hits.md", "# Two hits\n")
     written("docs/ENGINES.md", "# Engines\n")
     linker = Linker(table(begin=[one, two]))

@@ -22,12 +22,12 @@ class Guest:
 
 
 class PokedBlockManager(RecordingBlockManager, ForkingBlockManager):
-    """A block manager that can fork and counts."""
+    """A block manager that copies shared blocks before a write, and counts what it does."""
 
 
 @dataclass
 class Played:
-    """The state after some operations: guests by name, blocks copied; `refused`: the last operation was refused."""
+    """The state after some operations: the requests by their names, and the number of copied blocks. `refused`: the last operation failed for lack of blocks."""
 
     manager: PokedBlockManager
     guests: dict[str, Guest] = field(default_factory=dict)

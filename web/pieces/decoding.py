@@ -83,9 +83,8 @@ class Decoding:
             ids.append(chosen)
             run.tokens.append(run.moments[-1].said)
             new = [chosen]
-        keys, _ = cache.append(
-            0, *torch.empty(2, 0, c.num_kv_heads, c.head_dim)
-        )  # no new token: all that are kept
+        no_token = torch.empty(0, c.num_kv_heads, c.head_dim)
+        keys, _ = cache.append(0, no_token, no_token)  # returns all keys of the first layer
         run.keys = [[round(x, 2) for x in key] for key in keys[:, 0, :SHOWN_NUMBERS].tolist()]
         return run
 

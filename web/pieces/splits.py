@@ -11,12 +11,10 @@ CARDS = {
     "H100": 3 * cards.CARDS["h100"].multiprocessors,
     "B200": 3 * 148,
 }
+KV_HEADS = 8
 USERS = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 TOKENS = [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072]
 TILES = {"T4": 16}  # tokens per tile where Triton writes no matrix instructions; 64 elsewhere (`tile_tokens`)
-
-
-KV_HEADS = 8
 
 
 def splits_for(card: str, users: int, tokens: int) -> Splits:
