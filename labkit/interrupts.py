@@ -66,11 +66,10 @@ def interrupt(number: int, frame: FrameType | None, unwinds_imports: bool = Fals
 @contextmanager
 def signals_unwind() -> Iterator[None]:
     """Let Ctrl-C raise KeyboardInterrupt and SIGTERM raise SystemExit inside the block, except during imports."""
-    usual = {signal.SIGINT: end_at_once, signal.SIGTERM: signal.SIG_DFL}
     # Notebooks and tests, and programs that ignore the signal, keep their handlers.
     usual = {
         number: action
-        for number, action in usual.items()
+        for number, action in ((signal.SIGINT, end_at_once), (signal.SIGTERM, signal.SIG_DFL))
         if is_a_program() and signal.getsignal(number) == action
     }
     for number in usual:
@@ -100,11 +99,9 @@ def end_with_parent() -> None:
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
     """Delay a Ctrl-C inside the block to its end. A second Ctrl-C takes effect at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread receives signals
-        return
     usual = signal.getsignal(signal.SIGINT)
-    if not callable(usual):  # the signal is ignored
+    # Only the main thread receives signals, and a program may ignore this one.
+    if threading.current_thread() is not threading.main_thread() or not callable(usual):
         yield
         return
     came = []

@@ -107,10 +107,9 @@ def _mistake(error: Exception) -> str | None:
         return f"{quoted(error.object)} is no text: it holds bytes that are not UTF-8"
     if isinstance(error, (LabError, ValueError, FileNotFoundError, ConnectionError)):
         return str(error)
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename} cannot be read or written ({error.strerror}): check the path, the permissions and the disk"
     if isinstance(error, OSError):
-        return f"{error}: check the path and the disk"
+        what = f"{error.filename} cannot be read or written ({error.strerror})" if error.filename else error
+        return f"{what}: check the path, the permissions and the disk"
     # Of a GPU, of Python and numpy, of torch on a CPU.
     if type(error).__name__ in ("OutOfMemoryError", "MemoryError") or "can't allocate memory" in str(error):
         return "not enough memory: use a smaller model, --dtype bfloat16, --quick or --device cpu"
