@@ -34,9 +34,8 @@ def take_course(console: Page, level: Level | None) -> int:
     """
     log = outputs() / "course.log"
     check_writable(log)
-    *others, last = sorted(
-        all_scripts(level), key=lambda script: script.stem == LAST
-    )  # the others keep their order
+    # Only the last one changes its place.
+    *others, last = sorted(all_scripts(level), key=lambda script: script.stem == LAST)
     console.print(
         f"{len(others) + 1} scripts in their short form. Their output goes to {escape(short(log))}."
     )
@@ -93,9 +92,8 @@ def line_of(console: Page, script: Path, code: int, last_line: str, seconds: flo
     """Build the line of a script: its subject, the number of predictions that held, the seconds."""
     told, held = escape(first_line(script)), ""
     if code:
-        told += (
-            f"\n[red]{escape(visible(last_line, 300)) or OUTCOMES.get(code, f'ended with code {code}')}[/]"
-        )
+        failure = escape(visible(last_line, 300)) or OUTCOMES.get(code, f"ended with code {code}")
+        told += f"\n[red]{failure}[/]"
     with suppress(ValueError):  # no report
         checked = [p for p in read_report(report_of(script)).predictions if not p.needs]
         if checked and code in (0, 1):  # otherwise the report belongs to an earlier run

@@ -88,9 +88,8 @@ def open_streams() -> None:
 
 def _complain(line: str) -> None:
     with suppress(OSError):  # stderr may be closed
-        Console(stderr=True, soft_wrap=True, emoji=False, width=WIDTH, height=WIDTH).print(
-            line, highlight=False
-        )
+        console = Console(stderr=True, soft_wrap=True, emoji=False, width=WIDTH, height=WIDTH)
+        console.print(line, highlight=False)
 
 
 def _settle(stream: TextIO) -> None:

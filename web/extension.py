@@ -151,11 +151,8 @@ def add_context(
         words = sum(len(text.split()) for text in texts)
         context["minutes"] = max(1, round(words / WORDS_A_MINUTE))
         paragraphs = (p.astext() for p in doctree.findall(nodes.paragraph) if not any(p.findall(nodes.image)))
-        context["description"] = textwrap.shorten(
-            next((t for t in paragraphs if len(t) > 60 and not t.startswith("Level:")), ""),
-            200,
-            placeholder=" ...",
-        )
+        first = next((t for t in paragraphs if len(t) > 60 and not t.startswith("Level:")), "")
+        context["description"] = textwrap.shorten(first, 200, placeholder=" ...")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

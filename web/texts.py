@@ -45,11 +45,9 @@ def read_contents(path: Path = WEB / "contents.toml") -> Contents:
         ValueError: a chapter does not exist, or is in two sections.
     """
     table = tomllib.loads(path.read_text(encoding="utf-8"))
+    rows = enumerate(table["section"], 1)
     contents = Contents(
-        tuple(
-            Section(number, entry["name"], entry["title"], tuple(entry["texts"]))
-            for number, entry in enumerate(table["section"], 1)
-        ),
+        tuple(Section(number, row["name"], row["title"], tuple(row["texts"])) for number, row in rows),
         frozenset(table["ambiguous"]),
         {name: (piece["title"], piece["task"]) for name, piece in table.get("piece", {}).items()},
     )

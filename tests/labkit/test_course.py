@@ -38,9 +38,8 @@ def test_a_line_a_script_and_the_rest_in_a_log(scripts, capfd):
     assert command.main(["course"]) == 1
     out, _ = capfd.readouterr()
     rows = {line.split()[1]: line for line in out.splitlines() if line.startswith(("✓", "✗", "○"))}
-    assert (
-        rows["good"].startswith("✓") and "What a good one shows" in rows["good"] and "1 of 2" in rows["good"]
-    )
+    good = rows["good"]
+    assert good.startswith("✓") and "What a good one shows" in good and "1 of 2" in good
     assert rows["poor"].startswith("✗") and "error: no [red]disk" in out
     assert "phase9 clouds" in out and "much to read" not in out
     assert out.index("poor") < out.index("eight stories") < out.index("The claims of the source articles")

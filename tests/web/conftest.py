@@ -40,11 +40,10 @@ def site(tmp_path_factory, worker_id):
 @pytest.fixture(scope="session")
 def address(site):
     """The address of a server for it."""
-    server = make_server(0, site)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
+    with make_server(0, site) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
 
 
 @pytest.fixture

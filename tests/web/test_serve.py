@@ -16,11 +16,10 @@ def address(tmp_path):
     (tmp_path / "404.html").write_text("<head></head>not here", encoding="utf-8")
     (tmp_path / "a.js").write_text("export const a = 1;", encoding="utf-8")
     (tmp_path / "a.wasm").write_bytes(b"\0asm")
-    server = make_server(0, tmp_path)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
+    with make_server(0, tmp_path) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
 
 
 @pytest.mark.parametrize("name, kind", [("a.js", "text/javascript"), ("a.wasm", "application/wasm")])

@@ -57,11 +57,10 @@ def play_operations(
             tokens = [i + 1 if i < shared else 1000 * number + i for i in range(shared + own)]
             guest = Guest(number, tokens)
             prefix = manager.match_prefix(guest.table, tokens)
-            if manager.allocate(guest.table, tokens, len(tokens), prefix):
+            played.refused = not manager.allocate(guest.table, tokens, len(tokens), prefix)
+            if not played.refused:
                 played.count = number
                 played.guests[chr(64 + number)] = guest
-            else:
-                played.refused = True
             continue
         guest = played.guests.get(rest[0])
         if guest is None:
