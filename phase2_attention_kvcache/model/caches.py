@@ -48,11 +48,9 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule | None
     as the window reaches. The fused function never writes the [N, M] weights to memory, which would take most of the time.
 
     Args:
-        q: [N, num_heads, head_dim], or of P sequences [P, N, num_heads, head_dim].
+        q: [N, num_heads, head_dim], or of P sequences [P, N, num_heads, head_dim]. The result has its shape.
         k, v: [M, num_kv_heads, head_dim] or [P, M, num_kv_heads, head_dim], M >= N.
         rule: None: the scale is 1 / sqrt(head_dim), and there is no window and no soft cap.
-
-    Returns: the shape of `q`.
     """
     if q.dim() == 3:
         return causal_attention(q[None], k[None], v[None], rule)[0]
