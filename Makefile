@@ -30,10 +30,14 @@ proof: setup
 variants: setup
 	ALL_VARIANTS=1 $(BIN)/python -m pytest -n auto tests/phase5_real_gpu/test_kernel_variants.py
 
-# For developers: attackers with fresh seeds until time is up. Says how to repeat what they find.
+# For developers: attackers and all other property-based tests on fresh examples, round after round, until time is up.
 MINUTES ?= 5
+SEED ?= $(shell date +%s)
+FUZZ = $(BIN)/python -m pytest -q -x -n auto --maxschedchunk=1 -m hypothesis --hypothesis-profile=fuzz tests/fuzzing tests
 fuzz: setup
-	$(BIN)/python -m tests.fuzzing --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+	@seed=$(SEED); until=$$(($$(date +%s) + 60 * $(MINUTES))); while [ $$(date +%s) -lt $$until ]; do \
+		echo "$(FUZZ) --hypothesis-seed=$$seed"; \
+		FUZZ_UNTIL=$$until $(FUZZ) --hypothesis-seed=$$seed || exit 1; seed=$$((seed + 1)); done
 
 # Write the exercise notebooks and their solutions from the sources in exercises/.
 notebooks: setup

@@ -1,5 +1,6 @@
 """Shows the page: python web/serve.py, or `lab web`. A static server for this machine alone, which first builds the page if it is missing."""
 
+import re
 import webbrowser
 from collections.abc import Sequence
 from functools import partial
@@ -30,9 +31,9 @@ class Handler(SimpleHTTPRequestHandler):
         """Send the site's own page for an address that does not exist."""
         page = Path(self.directory, "404.html")
         if code == 404 and page.is_file():
-            text = page.read_text(encoding="utf-8").replace("%", "%%")
-            # Its links are relative, and the address may be in a folder.
-            self.error_message_format = text.replace("<head>", '<head><base href="/">')
+            # Its links are relative, and the address may be in a folder. A <base> would change "#text" as well.
+            text = re.sub(r'(href|src)="(?=\w)(?!\w+:)', r'\1="/', page.read_text(encoding="utf-8"))
+            self.error_message_format = text.replace("%", "%%")
         super().send_error(code, message, explain)
 
     def end_headers(self) -> None:

@@ -131,8 +131,11 @@ def test_what_the_hub_refuses_is_one_line(hub, capsys, monkeypatch):
     assert fetch_model.main(["small/model"]) == 2
     assert "no config.json with .safetensors" in capsys.readouterr().err
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # where no server listens
-    with pytest.raises(LabError, match=r"^.*the hub cannot be reached.*$"):
-        from_hub("small/other")
+    with pytest.raises(LabError, match=r"^.*the hub cannot be reached.*go online.*$"):
+        find_model("some-org/some-model")
+    assert fetch_model.main(["small/other"]) == 2
+    error = capsys.readouterr().err
+    assert "the hub cannot be reached" in error and error.count("\n") == 1
 
 
 def test_what_does_not_fit_is_said_before_anything_is_loaded(hub, monkeypatch, capsys):

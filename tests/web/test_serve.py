@@ -10,10 +10,14 @@ import pytest
 from labkit.errors import LabError
 from web.serve import make_server
 
+# The links of a page for any address: relative ones begin at the top, those within the page and to other hosts stay.
+FOUND = '<a href="index.html"> <script src="_static/page.js"> <a href="#text"> <a href="https://a.example">'
+SENT = '<a href="/index.html"> <script src="/_static/page.js"> <a href="#text"> <a href="https://a.example">'
+
 
 @pytest.fixture
 def address(tmp_path):
-    (tmp_path / "404.html").write_text("<head></head>not here", encoding="utf-8")
+    (tmp_path / "404.html").write_text(f"100% {FOUND}", encoding="utf-8")
     (tmp_path / "a.js").write_text("export const a = 1;", encoding="utf-8")
     (tmp_path / "a.wasm").write_bytes(b"\0asm")
     with make_server(0, tmp_path) as server:
@@ -33,7 +37,7 @@ def test_only_for_an_unknown_address_the_sites_own_page_is_sent(address):
         with pytest.raises(HTTPError) as answer:
             urlopen(address + "files/nothing.html", data)
         said = answer.value.read().decode()
-        assert answer.value.code == code and (said == '<head><base href="/"></head>not here') is own
+        assert answer.value.code == code and (said == f"100% {SENT}") is own
 
 
 def test_a_port_that_is_taken_is_one_line(tmp_path):
