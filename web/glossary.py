@@ -52,7 +52,7 @@ def pattern(name: str) -> re.Pattern[str]:
     """Return a pattern for the forms of a term: "preempted" for "preemption", "quantised" for "quantization", "splits" for "split"."""
     if len(name) < 5 or name.isupper():
         return re.compile(rf"\b{re.escape(name)}s?\b", 0 if name.isupper() else re.IGNORECASE)
-    stem = re.escape(re.sub(r"(e|ation|ion|ed)$", "", name)).replace(r"\ ", r"[\s-]+")
+    stem = re.escape(re.sub(r"(?<=\w{4})(e|ation|ion|ed)$", "", name)).replace(r"\ ", r"[\s-]+")
     stem = re.sub(r"(?<=i)z$", "[sz]", stem)
     return re.compile(rf"\b{stem}(s|es|d|ed|ing|e|ions?|ations?)?\b", re.IGNORECASE)
 

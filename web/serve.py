@@ -1,11 +1,13 @@
 """Shows the page: python web/serve.py, or `lab web`. A static server for this machine alone, which first builds the page if it is missing."""
 
 import re
+import sys
 import webbrowser
 from collections.abc import Sequence
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from labkit.errors import LabError
 from labkit.options import Parser, whole
@@ -41,14 +43,21 @@ class Handler(SimpleHTTPRequestHandler):
         super().end_headers()
 
 
-def make_server(port: int, site: Path = SITE) -> ThreadingHTTPServer:
+class Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report an error, but not a browser that leaves a page before all files have arrived."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+def make_server(port: int, site: Path = SITE) -> Server:
     """Return a server for the built page. Port 0: any free port.
 
     Raises:
         LabError: the port is taken.
     """
     try:
-        return ThreadingHTTPServer(("127.0.0.1", port), partial(Handler, directory=site))
+        return Server(("127.0.0.1", port), partial(Handler, directory=site))
     except OSError as error:
         raise LabError(
             f"port {port} cannot be used ({error.strerror}): choose another with --port, or 0 for any free port"

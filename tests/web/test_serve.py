@@ -40,6 +40,16 @@ def test_only_for_an_unknown_address_the_sites_own_page_is_sent(address):
         assert answer.value.code == code and (said == f"100% {SENT}") is own
 
 
+@pytest.mark.parametrize("error, told", [(BrokenPipeError, False), (ZeroDivisionError, True)])
+def test_a_browser_that_leaves_is_no_error(tmp_path, capsys, error, told):
+    with make_server(0, tmp_path) as server:
+        try:
+            raise error
+        except error:
+            server.handle_error(None, ("127.0.0.1", 1))
+    assert ("Traceback" in capsys.readouterr().err) is told
+
+
 def test_a_port_that_is_taken_is_one_line(tmp_path):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

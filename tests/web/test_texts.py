@@ -100,6 +100,7 @@ def test_the_glossary_has_what_all_phases_have():
     "name, found, not_found",
     [
         ("Preemption", "preempted preemptions", "preemptive"),
+        ("Ablation", "ablated ablations", "able"),
         ("Quantization", "quantised Quantization", "quantity"),
         ("KV cache", "KV caches", "cache"),
         ("SLO", "SLO SLOs", "slo slow"),

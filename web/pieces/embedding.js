@@ -31,8 +31,9 @@ function flatten(vectors) {
   return { places: vectors.map((_, i) => found.map(({ u, size }) => u[i] * Math.sqrt(size))), kept: total ? (found[0].size + found[1].size) / total : 0 };
 }
 
-// Labels that lie on each other move apart, up and down, until none does.
-function spread(labels) {
+// Labels that lie on each other move apart, up and down, until none does. All stay inside the frame.
+function spread(labels, frame) {
+  const within = (spot, moved) => Math.min(frame.bottom - spot.bottom, Math.max(frame.top - spot.top, moved));
   const spots = labels.map((label) => { const { left, right, top, bottom } = label.getBoundingClientRect(); return { left, right, top, bottom, moved: 0 }; });
   for (let round = 0, touched = true; touched && round < 200; round++) {
     touched = false;
@@ -40,8 +41,8 @@ function spread(labels) {
       const shared = Math.min(a.bottom + a.moved, b.bottom + b.moved) - Math.max(a.top + a.moved, b.top + b.moved);
       if (shared <= 0.5 || a.right <= b.left || b.right <= a.left) return;
       const way = a.top + a.moved <= b.top + b.moved ? 1 : -1;
-      a.moved -= (way * shared) / 2;
-      b.moved += (way * shared) / 2;
+      a.moved = within(a, a.moved - (way * shared) / 2);
+      b.moved = within(b, b.moved + (way * shared) / 2);
       touched = true;
     }));
   }
@@ -77,7 +78,7 @@ function render({ data, el, lm }) {
       at.addEventListener("click", () => choose(word));
       return at;
     }));
-    spread([...map.children]);
+    spread([...map.children], map.getBoundingClientRect());
     showCounts(counts, [["words", words.length], ["of their differences can be seen here", `${Math.round(100 * kept)}%`]]);
     async function choose(word) {
       for (const at of map.children) at.classList.toggle("chosen", at.textContent === word);

@@ -34,7 +34,7 @@ function render({ data, el, lm }) {
     const answer = rows.at(-1)[0][0], decided = rows.findLastIndex((row) => row[0][0] !== answer) + 1;
     says.replaceChildren("The model answers ", element("b", { "data-name": "answer" }, visible(answer)), decided
       ? `. It leads from layer ${decided} of ${rows.length - 1} on.` : ". It leads before the first layer already.");
-    table.replaceChildren(element("tr", {}, ...["ends", "likeliest", "second", "third", "fourth"].map((t) => element("th", {}, t))));
+    table.replaceChildren(element("tr", {}, ...["ends", "first", "second", "third", "fourth"].map((t) => element("th", {}, t))));
     rows.forEach((row, layer) => table.append(element("tr", { "data-layer": String(layer) },
       element("td", {}, layer ? `after ${layer}` : "at once"),
       ...row.map(([token, p]) => element("td", { class: "guess" + (token === answer ? " final" : ""), title: `${visible(token)}: ${(100 * p).toFixed(1)}%`,

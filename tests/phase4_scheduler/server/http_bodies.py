@@ -64,4 +64,3 @@ def make_body(rng: random.Random) -> tuple[str, bytes, str]:
     if rng.random() < 0.1:
         raw, what = raw[: rng.randrange(len(raw))], f"{what}, cut off"
     return path, raw, f"{path} {field}: {what}, {len(raw):,} bytes"
-

@@ -17,6 +17,8 @@ const menu = document.getElementById("menu"), wide = matchMedia("(min-width: 100
 const unfold = () => { menu.open = wide.matches; };
 wide.addEventListener("change", unfold);
 unfold();
+const here = menu.querySelector("[aria-current]"), list = menu.parentElement;  // the list scrolls to this page, the page itself stays
+if (here && wide.matches) list.scrollTop = here.offsetTop + here.offsetHeight - list.clientHeight + 16;
 
 // ---- definitions: a term opens by hover, tap and keyboard, and closes by Escape
 const definition = document.getElementById("definition");
