@@ -159,7 +159,7 @@ def tell_mixtures(lab: Lab) -> None:
     shape = SHAPES["qwen3-30b-a3b"]
     lab.say(f"""In a mixture each layer has many MLPs, the experts, and a router, one small matrix, that picks a few of them
         for each token. Qwen3-30B-A3B has {shape.num_parameters / 1e9:.1f} billion parameters, in {shape.num_experts} experts per
-        layer of which a token meets {shape.experts_per_token}: {shape.active_parameters / 1e9:.1f} billion, as A3B says.""")
+        layer of which a token meets {shape.experts_per_token}: {shape.active_parameters / 1e9:.2f} billion. (Its model card rounds to 3.3, its name A3B to 3.)""")
     counts = [1, 4, 16, 64]
     hit = experts_hit(counts, lab.seed)
     lab.predict(

@@ -244,7 +244,7 @@ def tell_speed(lab: Lab, results: Results) -> None:
         ["format", f"bits per byte lost by {lab.args.model}, %", "1 user, tokens/s", "TPOT shorter by", "64 users, tokens/s",
          "TPOT shorter by"],
         rows,
-        note="Random weights: they take as long as others. Attention sees one short sequence here; an engine has more to do besides.",
+        note="Below 0%: longer. Random weights: they take as long as others. Attention sees one short sequence here; an engine has more to do besides.",
     )  # fmt: skip
     speeds = ", ".join(f"{name} {1 / one:,.0f} and {64 / many:,.0f}" for name, (one, many) in times.items())
     read = 2 * GPT2_124M.num_parameters / bandwidth
