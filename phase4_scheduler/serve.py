@@ -64,6 +64,8 @@ OPTIONS = (  # where `dest` is given, it is the name that the engine, or `make_s
     ("--no-enable-chunked-prefill", "compute each prompt in one step", dict(action="store_false", dest="chunked_prefill")),
     ("--speculative-config", 'drafts: \'{"method": "ngram", "num_speculative_tokens": 3}\', or \'{"model": "tales-draft", '
      '"num_speculative_tokens": 3}\' (none)', dict(type=json_object, metavar="JSON")),
+    ("--generation-config", "auto: the model's generation_config.json fills in the sampling parameters that a request leaves out; "
+     "vllm: vLLM's neutral ones do (auto)", dict(default="auto", choices=["auto", "vllm"])),
     ("--scheduling-policy", "admission order: fcfs by arrival, priority by the lowest priority number (fcfs)",
      dict(default="fcfs", choices=["fcfs", "priority"], dest="policy")),
     ("--enable-prompt-tokens-details", "usage tells how many prompt tokens were cached", dict(action="store_true")),
@@ -110,26 +112,21 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def serve(a: argparse.Namespace) -> int:
-    if a.record_steps and a.api_key is not None:
-        raise LabError(
-            "--enable-step-events shows every client what each request does, and a web page that listens can send no key: "
-            "leave out --api-key or --enable-step-events"
-        )
-    if a.enable_expert_parallel and a.tensor_parallel_size == 1:
-        raise LabError(
-            "--enable-expert-parallel deals out experts: choose a --tensor-parallel-size of at least 2, too"
-        )
-    if a.enable_mfu_metrics and a.tensor_parallel_size * a.pipeline_parallel_size > 1:
-        raise LabError(
-            "--enable-mfu-metrics estimates what one device does: leave it out, or the parallel sizes"
-        )
-    if a.enable_auto_tool_choice and a.tool_call_parser is None:
-        raise LabError(
-            "--enable-auto-tool-choice needs --tool-call-parser: say how the model writes calls down"
-        )
+    ranks = a.tensor_parallel_size * a.pipeline_parallel_size
+    for wrong, remedy in (
+        (a.record_steps and a.api_key is not None, "--enable-step-events shows every client what each request does, and a web "
+         "page that listens can send no key: leave out --api-key or --enable-step-events"),
+        (a.enable_expert_parallel and a.tensor_parallel_size == 1, "--enable-expert-parallel deals out experts: choose a "
+         "--tensor-parallel-size of at least 2, too"),
+        (a.enable_mfu_metrics and ranks > 1, "--enable-mfu-metrics estimates what one device does: leave it out, or the "
+         "parallel sizes"),
+        (a.enable_auto_tool_choice and a.tool_call_parser is None, "--enable-auto-tool-choice needs --tool-call-parser: say "
+         "how the model writes calls down"),
+        (a.router is not None and a.replicas == 1, "--router chooses among replicas: add --replicas 2 or more, or leave it out"),
+    ):  # fmt: skip
+        if wrong:
+            raise LabError(remedy)
     a.tool_call_parser = a.tool_call_parser if a.enable_auto_tool_choice else None
-    if a.router is not None and a.replicas == 1:
-        raise LabError("--router chooses among replicas: add --replicas 2 or more, or leave it out")
     a.router = ROUTERS[a.router or "prefix-aware"]()
     a.speculative_config = SpeculativeConfig.of(a.speculative_config)
     own = {

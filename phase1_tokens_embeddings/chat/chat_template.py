@@ -43,6 +43,7 @@ class ChatTemplate:
 
     def render(
         self,
+        /,
         messages: Sequence[Mapping[str, Any]],
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,

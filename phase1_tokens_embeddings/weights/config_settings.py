@@ -3,9 +3,10 @@
 A setting that is not known is refused, and so is a value of the wrong kind: both could change every answer of a model.
 """
 
+from pathlib import Path
 from typing import Any
 
-from labkit.foreign import quoted
+from labkit.foreign import quoted, read_json, visible
 from phase1_tokens_embeddings.weights.families import Family
 
 MAX_CONFIG_BYTES = 1_000_000
@@ -136,6 +137,27 @@ def no_rope_layers(raw: dict[str, Any], num_layers: int) -> tuple[int, ...]:
     if not isinstance(turns, list) or len(turns) < num_layers or not all(type(turn) is int for turn in turns):
         raise ValueError(f"no_rope_layers is {quoted(turns)}: {num_layers} layers need a 1 or a 0 each")
     return tuple(layer for layer in range(num_layers) if not turns[layer])
+
+
+def generation_settings(path: Path) -> dict[str, Any]:
+    """What a model folder's generation_config.json says; nothing where there is none.
+
+    Raises:
+        ValueError: a file without settings.
+    """
+    if not (file := path / "generation_config.json").is_file():
+        return {}
+    if not isinstance(raw := read_json(file, MAX_CONFIG_BYTES), dict):
+        raise ValueError(f"{visible(file)} holds no settings")
+    return raw
+
+
+def end_tokens(path: Path, raw: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
+    """The tokens that end a text: config.json's, and those that generation_config.json adds, such as the end of a chat's turn."""
+    files = (raw, generation_settings(path))
+    return tuple(
+        dict.fromkeys(i for settings in files for i in token_ids(settings, "eos_token_id", vocab_size))
+    )
 
 
 def token_ids(raw: dict[str, Any], key: str, vocab_size: int) -> tuple[int, ...]:

@@ -60,6 +60,25 @@ def load_tokenizer(path: Path) -> Tokenizer:
     return read_tokenizer(path / "tokenizer.json")
 
 
+def load_first_tokens(path: Path) -> list[int]:
+    """The tokens before a prompt that is a text, such as Llama's <|begin_of_text|>. Most models have none.
+
+    Raises:
+        ValueError: a tokenizer.json that the library `tokenizers` cannot read.
+    """
+    if is_gguf(path):
+        metadata = read_gguf_header(path).metadata
+        # llama.cpp: without the setting, only tokenizers of this kind begin with one.
+        adds = metadata.get("tokenizer.ggml.add_bos_token", metadata.get("tokenizer.ggml.pre") == "llama-bpe")
+        return [first] if adds and type(first := metadata.get("tokenizer.ggml.bos_token_id")) is int else []
+    from tokenizers import Tokenizer as HubTokenizer
+
+    try:
+        return HubTokenizer.from_file(str(path / "tokenizer.json")).encode("").ids
+    except Exception as error:  # whatever the library finds wrong
+        raise ValueError(f"{visible(path)}: {visible(str(error), 120)}") from None
+
+
 def load_chat_template(path: Path) -> ChatTemplate | None:
     """The chat template of a model folder or a GGUF file; None if the model has none.
 

@@ -19,9 +19,9 @@ from labkit.foreign import quoted, read_json, visible
 from phase1_tokens_embeddings.chat import chat_settings_of_folder
 from phase1_tokens_embeddings.other_tokenizers import to_gguf_vocabulary
 from phase1_tokens_embeddings.tokens import BPETokenizer
-from phase1_tokens_embeddings.weights.config_settings import MAX_CONFIG_BYTES, number
+from phase1_tokens_embeddings.weights.config_settings import MAX_CONFIG_BYTES, end_tokens, number
 from phase1_tokens_embeddings.weights.ggml_blocks import WRITABLE, quantize_blocks
-from phase1_tokens_embeddings.weights.gguf_model import ROPE_FACTORS, to_interleaved
+from phase1_tokens_embeddings.weights.gguf_model import ROPE_FACTORS, load_first_tokens, to_interleaved
 from phase1_tokens_embeddings.weights.model_shapes import ModelShape, read_shape
 from phase1_tokens_embeddings.weights.safetensors_file import (
     checkpoint_files,
@@ -53,6 +53,7 @@ def write_gguf(
         raise ValueError(f"unknown type {quoted(file_type)}: {', '.join(WRITABLE)} can be written")
     config = read_json(folder / "config.json", MAX_CONFIG_BYTES)
     shape = read_shape(folder / "config.json", folder.name)
+    config["eos_token_id"] = [*end_tokens(folder, config, shape.vocab_size)]
     if config["model_type"] not in ("gpt2", "llama"):
         raise ValueError(
             f"{visible(folder)} is of kind {quoted(config['model_type'])}: gpt2 and llama can be written"
@@ -71,6 +72,7 @@ def write_gguf(
     writer.add_file_type(FILE_TYPES[file_type])
     add_settings(writer, shape, config)
     add_vocabulary(writer, vocabulary)
+    writer.add_add_bos_token(bool(load_first_tokens(folder)))
     add_special_tokens(writer, tokenizer, config, chat)
     if "chat_template" in chat:
         writer.add_chat_template(chat["chat_template"])
@@ -123,7 +125,6 @@ def add_vocabulary(writer: gguf.GGUFWriter, vocabulary: dict[str, Any]) -> None:
     writer.add_token_list(vocabulary["tokens"])
     writer.add_token_types(vocabulary["token_type"])
     writer.add_token_merges(vocabulary["merges"])
-    writer.add_add_bos_token(False)  # the caller decides on a token before a text
 
 
 def add_special_tokens(

@@ -100,7 +100,7 @@ def read_config(path: Path) -> ModelConfig:
         settings = _gpt2_settings(raw) if shape.family == "gpt2" else _settings(raw, family, shape)
         if family.positions == "rotary":  # a rotation that is not computed here is refused now
             rotary_frequencies(shape.head_dim, settings["rope_theta"], settings["rope_scaling"])
-        ends = config_settings.token_ids(raw, "eos_token_id", shape.vocab_size)
+        ends = config_settings.end_tokens(path, raw, shape.vocab_size)
         config_settings.token_ids(raw, "bos_token_id", shape.vocab_size)
         return ModelConfig(**vars(shape), **settings, eos_token_ids=ends)
     except ValueError as error:

@@ -6,8 +6,8 @@ Source: vllm/entrypoints/openai/api_server.py.
 import asyncio
 import traceback
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -68,6 +68,7 @@ class Server:
     Args:
         name: of the model, as clients call it. template: for conversations; None: it has none.
         tool_call_parser: how the model writes tool calls down when it may choose; None: it may not.
+        defaults: sampling parameters of requests that do not give them. first_tokens: before each prompt that is a text.
     """
 
     def __init__(
@@ -75,11 +76,13 @@ class Server:
         engine: AsyncEngine,
         name: str,
         template: ChatTemplate | None,
-        created: int = 0,
-        tool_call_parser: str | None = None,
+        created: int,
+        tool_call_parser: str | None,
+        defaults: Mapping[str, Any],
+        first_tokens: Sequence[int],
     ) -> None:
         self.engine, self.name, self.template, self.created = engine, name, template, created
-        self.tool_call_parser = tool_call_parser
+        self.tool_call_parser, self.defaults, self.first_tokens = tool_call_parser, defaults, first_tokens
         self.load = 0  # answers under way
         self.large_bodies = asyncio.Semaphore(1)  # the event loop competes with one thread, not with many
 
@@ -143,6 +146,7 @@ class Server:
             ids = await unless_disconnected(request, self.engine.encode(text))
         except ValueError as error:
             raise ApiError(str(error)) from None
+        ids = [*self.first_tokens, *ids] if asked.add_special_tokens else ids
         strings = None
         if asked.return_token_strs:
             strings = [printable(self.engine.tokenizer.decode_bytes([i])) for i in ids]
@@ -264,6 +268,8 @@ class Server:
                 raise ApiError(
                     f"request_id has {length:,} characters: at most {LONGEST_REQUEST_ID}", "request_id"
                 )
+            with suppress(ValueError):  # as in vLLM: a header that is no number says nothing
+                asked.priority = int(request.headers.get("x-vllm-priority", ""))
         return asked
 
 

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from itertools import tee
 from typing import Any, ClassVar
 
@@ -96,11 +97,11 @@ class Call:
         r = self.request
         for ids in self.prompts:
             await asyncio.sleep(0)  # there may be a thousand: streams of others go on
-            limits = (self.answer_room(ids, max_tokens, name), logprobs, prompt_logprobs)
-            if r.constraint() is None:
-                params = r.params(*limits)
-            else:  # a grammar is checked: that may take 0.3 s
-                params = await asyncio.to_thread(r.params, *limits)
+            own = {"max_tokens": self.answer_room(ids, max_tokens, name)}
+            own |= {"logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
+            make = partial(r.params, self.server.defaults, **own)
+            # A grammar is checked: that may take 0.3 s.
+            params = make() if r.constraint() is None else await asyncio.to_thread(make)
             self.accepted.append(
                 await self.engine.accept(self.request_id, ids, params, self.arrival_time, r.priority)
             )
@@ -113,7 +114,8 @@ class Call:
                 "shorten it",
                 "input_text",
             )
-        return await self.engine.encode(text)
+        ids = await self.engine.encode(text)
+        return [*self.server.first_tokens, *ids] if self.request.add_special_tokens else ids
 
     def truncated(self, ids: list[int]) -> list[int]:
         """As many of a prompt's tokens as its client wants: the last ones, unless it says otherwise."""
@@ -138,7 +140,7 @@ class Call:
         if max_tokens is not None and max_tokens > self.limit:
             raise ApiError(f"{name} is {max_tokens:,}: the context holds {self.limit:,}", name)
         room = self.limit - len(ids)
-        wanted = room if max_tokens is None else min(max_tokens, room)
+        wanted = min(room, self.server.defaults.get("max_tokens", room) if max_tokens is None else max_tokens)
         if wanted < 1:
             raise ApiError(f"max_tokens would be {wanted}: it must be at least 1", "max_tokens")
         return wanted
@@ -177,7 +179,7 @@ class Call:
         written, cached = [0] * (self.request.n * len(self.accepted)), None
         async with aclosing(merge([self.engine.generate(request) for request in self.accepted])) as outputs:
             async for number, output in outputs:
-                cached = self.engine.cached(output)
+                cached = self.engine.cached(output) if cached is None else cached
                 for part in output.outputs:
                     index = number * self.request.n + part.index
                     for choice, fields, num_tokens in self.pieces(index, number, output, part):

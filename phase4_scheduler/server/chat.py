@@ -42,9 +42,7 @@ async def rendered(template: ChatTemplate, request: ChatCompletionRequest | Toke
 
     def render() -> str:
         plain = [plain_message(message) for message in request.messages]
-        tools = [tool.model_dump(exclude_none=True) for tool in getattr(request, "tools", None) or ()]
-        prompts, goes_on = request.add_generation_prompt, request.continue_final_message
-        return template.render(plain, prompts, goes_on, tools=tools or None)
+        return template.render(**request.variables() | {"messages": plain})
 
     try:
         return await asyncio.to_thread(render)
@@ -94,7 +92,8 @@ class Chat(Call):
         if choice in (None, "none"):
             return None
         named = choice.function.name if isinstance(choice, NamedTool) else None
-        return ToolCallReader(named, tagged=choice == "auto")
+        parallel = self.request.parallel_tool_calls is not False
+        return ToolCallReader(named, tagged=choice == "auto", parallel=parallel)
 
     def finish_reason(self, part: CompletionOutput, called: bool) -> str | None:
         """As OpenAI has it: with a tool that the client has named an ordinary end."""
@@ -141,10 +140,12 @@ class Chat(Call):
         if reader is not None:
             content, calls = reader.push(part.text, part.finish_reason is not None)
             delta = {name: value for name, value in (("content", content), ("tool_calls", calls)) if value}
+        # One that the limit cuts off is none.
+        called = part.finish_reason == "stop" and reader is not None and reader.num_calls > 0
         choice = {
             "delta": delta,
             "logprobs": self.logprobs(part),
-            "finish_reason": self.finish_reason(part, bool(reader and reader.num_calls)),
+            "finish_reason": self.finish_reason(part, called),
             "token_ids": list(part.token_ids) if r.return_token_ids else None,
         }
         if part.finish_reason is not None:

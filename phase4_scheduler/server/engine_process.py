@@ -28,7 +28,7 @@ from labkit.interrupts import end_with_parent, interrupt
 from phase2_attention_kvcache.measuring.roofline import Work, matrix_bytes, work_of_batch
 from phase2_attention_kvcache.model import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase4_scheduler.assembly import Feature, build_core, load_model, split_settings
+from phase4_scheduler.assembly import build_core, load_model, split_settings
 from phase4_scheduler.engine import EngineConfig, EngineCore, EngineDeadError, Request, SchedulerOutput
 from phase4_scheduler.engine.core import EngineCoreOutput
 from phase4_scheduler.engine.request import RequestLimits
@@ -73,14 +73,10 @@ class EngineArgs:
     enable_mfu_metrics: bool = False
     record_steps: bool = False
 
-    def load(self) -> tuple[Transformer, EngineConfig, list[Feature]]:
-        """The model, the configuration and the features. Raises: as `load_model` and `EngineConfig`."""
-        config, features = split_settings(self.settings)
-        return load_model(self.model, self.dtype, self.device, features), config, features
-
     def start(self, tell: Callable[[str], None] = lambda _: None) -> EngineCore:
         """The engine, warmed up. tell: called with a line about each piece of the warm-up."""
-        model, config, features = self.load()
+        config, features = split_settings(self.settings)
+        model = load_model(self.model, self.dtype, self.device, features)
         core = build_core(model, config, features=features)
         warm_up(core, tell)
         return core

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from ipaddress import ip_address
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -16,7 +17,9 @@ import uvicorn
 
 from labkit.errors import LabError
 from labkit.models import find_model
-from phase1_tokens_embeddings.weights.gguf_model import load_chat_template
+from phase1_tokens_embeddings.weights.config_settings import generation_settings
+from phase1_tokens_embeddings.weights.gguf_model import load_chat_template, load_first_tokens
+from phase2_attention_kvcache.model import SamplingParams
 from phase2_attention_kvcache.model.config import read_config
 from phase4_scheduler.assembly import load_tokenizer
 from phase4_scheduler.server.app import Server, create_app
@@ -29,6 +32,9 @@ except ImportError:  # uvloop does not exist for Windows
     from asyncio import new_event_loop
 
 
+DEFAULTS = (  # that a model's files may set
+    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
 ERRORS_SENT = 2  # seconds in which the last error messages are sent, at most
 
 
@@ -61,11 +67,13 @@ def make_server(
     replicas: int = 1,
     router: Any = None,
     tool_call_parser: str | None = None,
+    generation_config: str = "auto",
     **options: Any,
 ) -> Server:
     """Make a server whose engine has not been started yet.
 
     Args:
+        generation_config: "auto": the model's own sampling parameters are the defaults of requests; "vllm": they are not.
         replicas: number of engines; several run on Ray, and `router` chooses one for each request (`ray_fleet.py`).
         tool_call_parser: see `Server`. options: of `AsyncEngine`, and fields of `EngineConfig`.
 
@@ -87,7 +95,26 @@ def make_server(
             raise LabError("--replicas needs Ray, which is not installed: pip install ray==2.60.0") from None
         make_engine = partial(RayFleet, replicas, router)
     engine = make_engine(str(folder), read_config(folder), tokenizer, model_name=name, **options)
-    return Server(engine, name, load_chat_template(folder), int(folder.stat().st_mtime), tool_call_parser)
+    defaults = default_params(folder) if generation_config == "auto" else {}
+    parts = (load_chat_template(folder), int(folder.stat().st_mtime), tool_call_parser)
+    return Server(engine, name, *parts, defaults, load_first_tokens(folder))
+
+
+def default_params(folder: Path) -> dict[str, Any]:
+    """The sampling parameters that a model's generation_config.json proposes. Raises LabError: a wrong value.
+
+    Source: vllm/config/model.py, get_diff_sampling_param.
+    """
+    raw = generation_settings(folder)
+    found = {name: raw.get(name) for name in DEFAULTS} | {"max_tokens": raw.get("max_new_tokens")}
+    found = {name: value for name, value in found.items() if value is not None}
+    try:
+        SamplingParams(**found)
+    except ValueError as error:
+        raise LabError(
+            f"generation_config.json: {error}; correct it, or use --generation-config vllm"
+        ) from None
+    return found
 
 
 def open_socket(host: str, port: int) -> socket.socket:

@@ -5,6 +5,8 @@ Fields that are not listed here are ignored, as vLLM does.
 Source: vllm/entrypoints/openai/completion/protocol.py and chat_completion/protocol.py; OpenAI's API reference.
 """
 
+import re
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
@@ -29,6 +31,9 @@ GUIDED = ("json", "regex", "choice", "grammar", "json_object", "decoding_backend
 NOT_DONE = {
     "use_beam_search": "this server samples; ask for n answers instead",
     "logprob_token_ids": "top_logprobs (of chat) and logprobs report the likeliest tokens",
+    "prompt_embeds": "give the prompt as text or as token ids",
+    "repetition_detection": "repetition_penalty makes repetitions less likely",
+    "thinking_token_budget": "max_tokens limits the answer, its thoughts included",
 } | {f"guided_{name}": "structured_outputs has taken its place" for name in GUIDED}
 HIGHEST_TEMPERATURE = 2
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
@@ -172,12 +177,14 @@ class Generation(SamplingFields, BaseModel):
             raise ApiError(
                 f"prompt_logprobs is {prompt_logprobs}: at most {MOST_LOGPROBS}", "prompt_logprobs"
             )
-        if data.get("cache_salt") == "":
-            raise ApiError("cache_salt is empty: leave it out", "cache_salt")
+        salt = data.get("cache_salt")
+        if salt is not None and not (isinstance(salt, str) and re.fullmatch(r"[^@/\\\0]{1,128}", salt)):
+            raise ApiError("cache_salt: a text of 1 to 128 characters without @, / and \\", "cache_salt")
         if data.get("suffix") is not None:
             raise ApiError("suffix: this model cannot fill in", "suffix")
         for name, why in NOT_DONE.items():
-            if data.get(name):
+            value = data.get(name)
+            if (value or type(value) is int) and value != -1:  # in vLLM, -1 is no limit
                 raise ApiError(f"{name} is not supported: {why}", name)
         return data
 
@@ -186,8 +193,11 @@ class Generation(SamplingFields, BaseModel):
         own = self.response_format and self.response_format.constraint()
         return self.structured_outputs if own is None else (self.structured_outputs or {}) | own
 
-    def params(self, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None):
-        """SamplingParams, where None is vLLM's default.
+    def params(self, defaults: Mapping[str, Any], **own: int | None) -> SamplingParams:
+        """SamplingParams. What is None has the server's default, or else vLLM's.
+
+        Args:
+            own: max_tokens, logprobs and prompt_logprobs, which each endpoint works out.
 
         Raises:
             ValueError: a value out of its range.
@@ -200,10 +210,10 @@ class Generation(SamplingFields, BaseModel):
             raise ApiError(f"temperature is {self.temperature}: at most {HIGHEST_TEMPERATURE}", "temperature")
         # Their ranges are checked in one place, where they are made.
         given = {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
-        own = {"max_tokens": max_tokens, "logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
+        given = {**defaults, **given, **own}
         if (constraint := self.constraint()) is None:
-            return SamplingParams(**given | own)
-        return StructuredSamplingParams(**given | own, structured_outputs=constraint)
+            return SamplingParams(**given)
+        return StructuredSamplingParams(**given, structured_outputs=constraint)
 
 
 class CompletionRequest(Generation):
@@ -211,6 +221,7 @@ class CompletionRequest(Generation):
 
     prompt: Items[TokenId] | Items[Items[TokenId]] | str | Items[str] | None = None
     echo: bool | None = False
+    add_special_tokens: bool = True
     logprobs: int | None = None
     max_tokens: int | None = 16
     suffix: str | None = None
@@ -238,21 +249,41 @@ class ChatMessage(BaseModel, extra="allow"):
     tool_calls: Items[CalledTool] | None = None
 
 
-class ChatCompletionRequest(Generation):
+class TemplateFields(BaseModel):
+    """What a chat template may ask for besides the messages."""
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    tools: Items[Tool] | None = None
+    documents: Items[dict[str, Any]] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def variables(self) -> dict[str, Any]:
+        """By name, as for `ChatTemplate.render`. The request's own fields go before `chat_template_kwargs`."""
+        own = {name: getattr(self, name) for name in ("add_generation_prompt", "continue_final_message")}
+        own["tools"] = [tool.described() for tool in self.tools or ()] or None
+        if self.documents is not None:
+            own["documents"] = self.documents
+        if (effort := self.reasoning_effort) is None:
+            return (self.chat_template_kwargs or {}) | own
+        thinks = {"enable_thinking": effort != "none"}  # the name that most templates have for it
+        return thinks | (self.chat_template_kwargs or {}) | {"reasoning_effort": effort} | own
+
+
+class ChatCompletionRequest(TemplateFields, Generation):
     """POST /v1/chat/completions."""
 
     messages: Items[ChatMessage]
+    add_special_tokens: bool = False  # templates write the first token
     n: int | None = 1
     return_prompt_text: bool | None = False
     logprobs: bool | None = False
     top_logprobs: int | None = 0
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
     echo: bool = False
     user: str | None = None
-    tools: Items[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = True
 
@@ -302,14 +333,13 @@ class ChatCompletionRequest(Generation):
         return {"json": schema, "disable_any_whitespace": True}
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(TemplateFields):
     """POST /tokenize: a prompt, or messages."""
 
     model: str | None = None
     prompt: str | None = None
     messages: Items[ChatMessage] | None = None
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
+    add_special_tokens: bool = True
     return_token_strs: bool | None = False
 
     @model_validator(mode="before")
@@ -318,6 +348,7 @@ class TokenizeRequest(BaseModel):
         if isinstance(data, dict):
             if data.get("messages") is None and data.get("prompt") is None:
                 raise ApiError("give a prompt or messages", "body.prompt", kind=WRONG_TYPE)
+            data.setdefault("add_special_tokens", data.get("messages") is None)
             check_messages(data)
         return data
 

@@ -32,9 +32,10 @@ from phase4_scheduler.server.protocol import (
 LOGPROBS = "message.output_text.logprobs"
 # Fields that an answer repeats, and those that are the same in all of ours.
 OF_PARAMS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+NO_REASONING = dict.fromkeys(("effort", "summary", "generate_summary", "context", "mode"))
 OF_REQUEST = ("instructions", "metadata", "truncation", "user")
 ALWAYS = dict.fromkeys(
-    ("max_tool_calls", "previous_response_id", "prompt", "reasoning", "kv_transfer_params", "ec_transfer_params",
+    ("max_tool_calls", "previous_response_id", "prompt", "kv_transfer_params", "ec_transfer_params",
      "input_messages", "output_messages")
 ) | {"object": "response", "parallel_tool_calls": True, "tool_choice": "none", "tools": [], "background": False,
      "service_tier": "auto"}  # fmt: skip
@@ -82,6 +83,8 @@ class ResponsesRequest(Generation):
     top_logprobs: int | None = None
     metadata: dict[str, Any] | None = None
     truncation: Literal["auto", "disabled"] | None = "disabled"
+    reasoning: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     tools: Items[dict[str, Any]] | None = None
     user: str | None = None
 
@@ -93,6 +96,8 @@ class ResponsesRequest(Generation):
                 raise ApiError("tools: /v1/chat/completions has them, /v1/responses has not", "tools")
             if data.get("tool_choice", "auto") not in ("auto", "none"):
                 raise ApiError("tool_choice needs tools", "tool_choice")
+            if data.get("prompt") is not None:
+                raise ApiError("prompt: no prompts are stored, give the input", "prompt")
             if data.get("background"):
                 raise ApiError(
                     "background: no answers are stored", "background", kind="invalid_request_error"
@@ -120,6 +125,8 @@ class ResponsesRequest(Generation):
             plain.insert(0, {"role": "system", "content": self.instructions})
         asked = self.model_dump(include=set(Generation.model_fields) - {"n"}, exclude_none=True)
         asked |= {"messages": plain, "max_completion_tokens": self.max_output_tokens, "stream_options": None}
+        effort = (self.reasoning or {}).get("effort")
+        asked |= {"chat_template_kwargs": self.chat_template_kwargs, "reasoning_effort": effort}
         if self.wants_logprobs:
             asked |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         if self.truncation == "auto":
@@ -167,6 +174,7 @@ class Response(Chat):
             "max_output_tokens": params.max_tokens,
             "top_logprobs": params.logprobs,
             "text": text and text | {"verbosity": asked.text.verbosity},
+            "reasoning": asked.reasoning and NO_REASONING | asked.reasoning,
             **{name: getattr(params, name) for name in OF_PARAMS},
             **{name: getattr(asked, name) for name in OF_REQUEST},
         }

@@ -23,18 +23,27 @@ HEAD = re.compile(
 )
 
 
-class Function(BaseModel, extra="allow"):
+class Function(BaseModel):
     name: str
+    description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    defer_loading: bool | None = None
 
     @property
     def schema_(self) -> dict[str, Any]:
         return self.parameters or {"type": "object", "properties": {}}
 
 
-class Tool(BaseModel, extra="allow"):
+class Tool(BaseModel):
     type: Literal["function"] = "function"
     function: Function
+
+    def described(self) -> dict[str, Any]:
+        """As templates write it down. As in vLLM, a description and parameters that are missing are null."""
+        optional = ("strict", "defer_loading")
+        given = {name: value for name, value in self.function if value is not None or name not in optional}
+        return {"type": self.type, "function": given}
 
 
 class NamedTool(BaseModel):
@@ -84,10 +93,11 @@ class ToolCallReader:
 
     Args:
         named: the function that was chosen: all text is its arguments. tagged: calls are between tags.
+        parallel: False: only the first call counts.
     """
 
-    def __init__(self, named: str | None = None, tagged: bool = False) -> None:
-        self.named, self._tagged = named, tagged
+    def __init__(self, named: str | None = None, tagged: bool = False, parallel: bool = True) -> None:
+        self.named, self._tagged, self._parallel = named, tagged, parallel
         self._place = "text" if tagged else "name" if named is None else "start"
         self._rest = ""
         self._depth, self._quoted, self._escaped = 0, False, False  # in the JSON of the arguments
@@ -128,7 +138,7 @@ class ToolCallReader:
                     break
                 # Text behind the first call is not for the user.
                 self._rest, self._place = after, "name"
-        return content, calls
+        return content, [call for call in calls if self._parallel or call["index"] == 0]
 
     def _begin(self, name: str) -> dict[str, Any]:
         self._place, self._depth, self._quoted = "arguments", 0, False

@@ -6,12 +6,14 @@ import shutil
 import gguf
 import numpy as np
 import pytest
+import tokenizers
 import torch
+from tokenizers.processors import TemplateProcessing
 
 from phase1_tokens_embeddings.chat import chat_settings_of_folder, chat_settings_of_gguf
 from phase1_tokens_embeddings.tokens import BPETokenizer
 from phase1_tokens_embeddings.weights import read_gguf_header
-from phase1_tokens_embeddings.weights.gguf_model import load_tokenizer, read_blocks
+from phase1_tokens_embeddings.weights.gguf_model import load_first_tokens, load_tokenizer, read_blocks
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf, write_out
 from phase2_attention_kvcache.model import Transformer, checkpoint
 from phase2_attention_kvcache.model.config import read_config
@@ -150,10 +152,15 @@ def test_the_way_to_chat_survives_the_way_into_the_file(tmp_path, folders, templ
     """A template that stands in tokenizer_config.json, the tokens that it names, and all tokens that end an answer."""
     folder = shutil.copytree(folders["llama"], tmp_path / "folder")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": [269, 268]}))
+    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": 269}))
+    (folder / "generation_config.json").write_text('{"eos_token_id": [269, 268]}')
     tokenizer = BPETokenizer.train([TEXT], 270, special_tokens=("<|end|>", "<|endoftext|>"))
     assert tokenizer.special_tokens == {"<|end|>": 268, "<|endoftext|>": 269}
     tokenizer.save(folder / "tokenizer.json")
+    hub = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert load_first_tokens(convert(folder, tmp_path / "x.gguf")) == load_first_tokens(folder) == []
+    hub.post_processor = TemplateProcessing("<|endoftext|> $A", None, [("<|endoftext|>", 269)])
+    hub.save(str(folder / "tokenizer.json"))
     settings = {"chat_template": template, "eos_token": {"content": "<|end|>"}, "bos_token": None}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     file = convert(folder, tmp_path / "x.gguf")
@@ -161,6 +168,7 @@ def test_the_way_to_chat_survives_the_way_into_the_file(tmp_path, folders, templ
     assert chat_settings_of_folder(folder) == {"chat_template": "{{ eos_token }}", "eos_token": "<|end|>"}
     assert read == {"chat_template": "{{ eos_token }}", "eos_token": "<|end|>", "bos_token": "<|endoftext|>"}
     assert set(read_config(file).eos_token_ids) == {268, 269}
+    assert load_first_tokens(file) == load_first_tokens(folder) == [269]
     (folder / "chat_template.jinja").write_text("a file of its own comes first")
     assert chat_settings_of_folder(folder)["chat_template"] == "a file of its own comes first"
 

@@ -1,5 +1,6 @@
 """What a body may cost before it is refused, and who may send one."""
 
+import asyncio
 import json
 import tracemalloc
 
@@ -11,9 +12,16 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from labkit.errors import LabError
+from phase1_tokens_embeddings.chat import ChatTemplate
 from phase4_scheduler.server.bodies import longest_body, read_body
+from phase4_scheduler.server.chat import rendered
 from phase4_scheduler.server.middleware import ApiKey, trusting
-from phase4_scheduler.server.protocol import CompletionRequest
+from phase4_scheduler.server.protocol import (
+    ApiError,
+    ChatCompletionRequest,
+    CompletionRequest,
+    TokenizeRequest,
+)
 
 CONTEXT = 1024
 
@@ -55,6 +63,55 @@ def test_a_body_is_as_large_as_the_context_may_need(context, most):
     tokens = json.dumps({"prompt": [131_071] * min(context, 3_000_000)}).encode()
     assert len(tokens) <= most
     assert len(read_body(CompletionRequest, tokens, context).prompt) == min(context, 3_000_000)
+
+
+# ---------------------------------------------------------------------- what a chat template gets, and what is refused
+
+
+@pytest.mark.parametrize(
+    "fields, text",
+    [
+        ({}, "None hi"),
+        ({"chat_template_kwargs": {"enable_thinking": False, "messages": [], "tools": 5}}, "False None hi"),
+        ({"reasoning_effort": "none"}, "False none None hi"),
+        (
+            {"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}},
+            "False low None hi",
+        ),
+        ({"documents": [{"text": "a"}]}, "[{'text': 'a'}] hi"),
+    ],
+)
+@pytest.mark.parametrize("kind", [ChatCompletionRequest, TokenizeRequest])
+def test_a_chat_template_gets_what_the_client_gives_it(kind, fields, text):
+    template = ChatTemplate(
+        "{{ enable_thinking }} {{ reasoning_effort }} {{ documents }} {{ messages[0].content }}", {}
+    )
+    body = {"messages": [{"role": "user", "content": "hi"}]} | fields
+    asked = read_body(kind, json.dumps(body).encode(), CONTEXT)
+    assert asyncio.run(rendered(template, asked)).split() == text.split()
+    for name in ("self", "chat_template"):
+        asked.chat_template_kwargs = {name: "x"}
+        with pytest.raises(ApiError, match="chat template fails"):
+            asyncio.run(rendered(template, asked))
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"use_beam_search": True, "n": 2, "temperature": 0}, "use_beam_search is not supported"),
+        ({"logprob_token_ids": [1], "logprobs": 1}, "logprob_token_ids is not"),
+        ({"guided_json": {}, "guided_regex": "a"}, "guided_regex is not supported: structured_outputs"),
+        ({"prompt_embeds": "AA"}, "prompt_embeds is not supported: give"),
+        ({"repetition_detection": {"max_pattern_size": 3}}, "repetition_detection is not"),
+        ({"thinking_token_budget": 0}, "thinking_token_budget is not"),
+        *(({"cache_salt": salt}, "cache_salt: a text of 1 to 128") for salt in ("", "a/b", "x" * 129, 5)),
+    ],
+)
+def test_what_is_wrong_or_not_done_is_one_line(fields, message):
+    with pytest.raises(ApiError, match=message) as caught:
+        read_body(CompletionRequest, json.dumps({"prompt": "x"} | fields).encode(), CONTEXT)
+    assert "\n" not in str(caught.value) and caught.value.body["error"]["param"] in fields
+    read_body(CompletionRequest, b'{"prompt": "x", "cache_salt": "ok", "thinking_token_budget": -1}', CONTEXT)
 
 
 # ---------------------------------------------------------------------- who may ask

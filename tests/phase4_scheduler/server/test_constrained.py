@@ -38,23 +38,6 @@ def test_an_answer_matches_its_schema(path, body, server):
     jsonschema.validate(json.loads(choice.get("text") or choice["message"]["content"]), SCHEMA)
 
 
-@pytest.mark.parametrize(
-    "fields, message, param",
-    [
-        ({"response_format": {"type": "structural_tag"}}, "structures", None),
-        ({"use_beam_search": True, "n": 2, "temperature": 0}, "use_beam_search is not supported", "use_beam_search"),
-        ({"logprob_token_ids": [1], "logprobs": 1}, "logprob_token_ids is not", "logprob_token_ids"),
-        ({"guided_json": SCHEMA}, "guided_json is not supported: structured_outputs", "guided_json"),
-        ({"stop": ["a"] * 5}, "stop: List should have at most 4 items", "body.stop"),
-    ],
-)  # fmt: skip
-def test_what_is_wrong_or_not_done_is_one_line(fields, message, param, server):
-    status, text = server.call("/v1/completions", PROMPT | fields)
-    error = json.loads(text)["error"]
-    assert status == 400 and message in error["message"] and "\n" not in error["message"]
-    assert error["param"] == param
-
-
 def test_forced_tool_calls_whole_and_streamed(client):
     named = {"type": "function", "function": {"name": "weather"}}
     for choice, reason in ((named, "stop"), ("required", "tool_calls")):

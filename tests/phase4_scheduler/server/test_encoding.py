@@ -9,7 +9,7 @@ import pytest
 from starlette.responses import StreamingResponse
 
 from phase2_attention_kvcache.model.logprobs import TokenLogprobs
-from phase4_scheduler.engine.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from phase4_scheduler.engine.outputs import CompletionOutput, RequestMetrics
 from phase4_scheduler.server import calls, chat, encoding
 from phase4_scheduler.server.completions import Completion
 from phase4_scheduler.server.encoding import json_answer, to_json
@@ -99,25 +99,3 @@ def test_log_probabilities_of_an_answer_are_made_when_they_are_sent(spelled):
         {"token": f"<{i}>", "logprob": p, "bytes": list(b"<%d>" % i)} for i, p in ((5, -0.5), (6, -0.75))
     )
     assert json.loads(to_json(content)) == {"content": [five | {"top_logprobs": [five, six]}]}
-
-
-def test_thousands_of_answers_find_their_place_without_a_search_through_all():
-    compared = []
-
-    class Index(int):
-        def __lt__(self, other):
-            compared.append(1)
-            return int(self) < int(other)
-
-        def __eq__(self, other):
-            return not self < other and not other < self
-
-    def output(i):
-        return RequestOutput("r", None, [1], [CompletionOutput(Index(i), [i], "x", RequestMetrics(0.0))])
-
-    joined = output(0)
-    for i in [*range(1023, 0, -1), *range(1024)]:
-        joined.add(output(i))
-    assert [part.index for part in joined.outputs] == list(range(1024))
-    assert [len(part.token_ids) for part in joined.outputs] == [2] * 1024
-    assert len(compared) < 2048 * 20

@@ -34,6 +34,12 @@ TEXTS = {  # how the reader is made, a text, and what is in it
         "So ",
         [("f", SAID), ("g", "{}")],
     ),
+    "auto, one call only": (
+        dict(tagged=True, parallel=False),
+        '<tool_call>{"name": "f", "arguments": {}}</tool_call>' * 2,
+        "",
+        [("f", "{}")],
+    ),
     "auto without a call": (dict(tagged=True), "1 < 2 <tool", "1 < 2 <tool", []),
 }
 
@@ -54,6 +60,19 @@ def test_calls_are_found_wherever_the_text_is_cut(name):
                     names[index] = function["name"]
                 arguments[index] = arguments.get(index, "") + function["arguments"]
         assert (said, list(zip(names.values(), arguments.values(), strict=True))) == (content, calls)
+
+
+def test_a_tool_is_described_to_the_template_as_in_vllm():
+    given = {"name": "now", "parameters": {}, "strict": True}
+    described = Tool(function=given, unknown=1).described()
+    assert list(described["function"].items()) == [
+        ("name", "now"), ("description", None), ("parameters", {}), ("strict", True)
+    ]  # fmt: skip
+    assert list(Tool(function={"name": "now"}).described()["function"]) == [
+        "name",
+        "description",
+        "parameters",
+    ]
 
 
 def test_the_schema_of_required_calls_admits_calls_alone():
