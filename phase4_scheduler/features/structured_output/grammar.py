@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from copy import copy
 from functools import lru_cache
 from pathlib import Path
@@ -216,9 +217,13 @@ class LazyCompiler:
 
 
 def give_way() -> None:
-    """Let other threads have the processor first. (Elsewhere than in Linux, a thread has no priority of its own.)"""
+    """Let other threads have the processor first. (Elsewhere than in Linux, a thread has no priority of its own.)
+
+    A thread at the lowest "nice" value still keeps a core for milliseconds, while all threads of a step wait for that core.
+    """
     if sys.platform == "linux":
-        os.nice(19)
+        with suppress(OSError):  # some sandboxes and C libraries have no such policy
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 class _Vocabulary:
