@@ -57,6 +57,7 @@ MERGES = Exercise(
             "merged = []": f"return [*map(int, {TEXTS[0]}.replace({TEXTS[1]}, str(new_id)).split())]"
         },
         "merge-keeps-the-second": {"i += 2": "i += 1"},
+        "merge-reads-behind-the-end": {MATCH: "(tokens[i], tokens[i + 1]) == pair"},
         "merge-overlaps": {
             ADDED: f"if not i or tuple(tokens[i - 1 : i + 1]) != pair:\n                {ADDED}",
             "i += 2": "i += 1",

@@ -49,15 +49,8 @@ EXERCISE = Exercise(
 @EXERCISE.grader
 def grade_kv_bytes(kv_bytes: Callable, users_that_fit: Callable) -> None:
     rng = random.Random(4)
-    cases: list[tuple] = [
-        (GPT2, 2),
-        (LLAMA3, 2),
-        (LLAMA3,),
-        (QWEN3, 2),
-        (QWEN3_4B, 2),
-        (LLAMA2, 1),
-        (LLAMA3, 4),
-    ]
+    cases: list[tuple] = [(GPT2, 2), (LLAMA3,), *((config, 2) for config in (LLAMA3, QWEN3, QWEN3_4B))]
+    cases += [(LLAMA2, 1), (LLAMA3, 4)]
     for _ in range(10):
         heads = rng.choice([4, 8, 16])
         config = dict(
@@ -67,15 +60,9 @@ def grade_kv_bytes(kv_bytes: Callable, users_that_fit: Callable) -> None:
         cases.append((config, rng.choice([1, 2, 4])))
     EXERCISE.judge("kv_bytes", kv_bytes, cases)
 
-    users = [
-        (24 * 10**9, 16_060_522_496, 131_072, 8_192),
-        (16 * 10**9, 16_060_522_496, 131_072, 8_192),
-        (10_000, 2_000, 10, 100),
-        (10_999, 2_000, 10, 100),
-        (100, 100, 10, 1),
-        (100, 100, 1, 1),
-        (101, 100, 1, 1),
-    ]
+    users = [(card * 10**9, 16_060_522_496, 131_072, 8_192) for card in (24, 16)]
+    users += [(10_000, 2_000, 10, 100), (10_999, 2_000, 10, 100)]
+    users += [(100, 100, 10, 1), (100, 100, 1, 1), (101, 100, 1, 1)]
     for _ in range(20):
         users.append((rng.randrange(10**6), rng.randrange(10**6), rng.randrange(1, 9), rng.randrange(1, 999)))
     EXERCISE.judge(

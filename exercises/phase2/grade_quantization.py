@@ -73,6 +73,10 @@ OUTLIER = Exercise(
             {FOUND: "int(weight.abs().sum(0).argmax())"},
             {FOUND: "int(weight.square().sum(0).argmax())"},
         ),
+        "find-average": (
+            {FOUND: "int(weight.abs().median(0).values.argmax())"},
+            {FOUND: "int((weight / weight.abs().amax(1, keepdim=True)).abs().sum(0).argmax())"},
+        ),
         "find-signs-cancel": {FOUND: "int(weight.mean(dim=0).abs().argmax())"},
         "find-row": ({"argmax(dim=1)": "argmax(dim=0)"}, {FOUND: "int(weight.abs().amax(1).argmax())"}),
         "find-flat-place": ({FOUND: "weight.abs().argmax()"}, {FOUND: "weight.argmax()"}),
@@ -119,10 +123,12 @@ def grade_outlier(find_outlier: Callable, mend: Callable) -> None:
     one_row = matrix(12, 20, 15)
     one_row[3, 8] = -9000.0  # far larger than all others, but it ruins one row
     wide, tall = matrix(7, 31, 28), matrix(40, 5, 2)
+    # Column 0 decides three rows, by little; in all rows column 1 is large.
+    close = torch.tensor([[10.0, 9, 0], [1, 0.9, 0], [0.1, 0.09, 0], [0, 1, 0.5], [0, 1, 0.5]])
     OUTLIER.judge(
         "find_outlier",
         find_outlier,
-        [(weight,) for weight in (small, below, both_signs, one_row, wide, tall)],
+        [(weight,) for weight in (small, below, both_signs, one_row, wide, tall, close)],
         clean=lambda found: found.item() if isinstance(found, Tensor) and found.ndim == 0 else found,
     )
     zeros = matrix(6, 8, 3)

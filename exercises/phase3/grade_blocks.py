@@ -1,6 +1,5 @@
 """Graders of exercises 3.1, 3.2 and 3.4: blocks given out, looked up, and forgotten."""
 
-import itertools
 import random
 from collections.abc import Callable
 
@@ -111,14 +110,7 @@ def grade_allocator(allocator: type) -> None:
 # ---------------------------------------------------------------------- 3.2 block table lookup
 
 
-def _blocks_of_16(got: list[int], want: list[int], table: list[int], first: int, n: int, size: int) -> bool:
-    """Whether 16 stands in place of the block size, in one of the three places where it is needed."""
-    return any(
-        got == [table[min(t // a, len(table) - 1)] * b + t % c for t in range(first, first + n)]
-        for a, b, c in itertools.product((16, size), repeat=3)
-    )
-
-
+OF_16 = [{f"{sign} block_size": f"{sign} 16"} for sign in ("//", "*", "%")]
 TOKENS = "range(first, first + num_tokens)"
 SLOTS = Exercise(
     "p3e2_block_table",
@@ -135,7 +127,7 @@ SLOTS = Exercise(
         "one-token-late": {TOKENS: "range(first + 1, first + num_tokens + 1)"},
         "too-few-slots": When(lambda got, want, *_: len(got) < len(want)),
         "too-many-slots": When(lambda got, want, *_: len(got) > len(want)),
-        "block-size-fixed": When(_blocks_of_16),
+        "block-size-fixed": (*OF_16, OF_16[0] | OF_16[1] | OF_16[2]),
     },
 )
 

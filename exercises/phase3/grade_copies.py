@@ -27,6 +27,7 @@ def written(fork: Fork, make_room: MakeRoom, block_size: int, plan: Plan) -> lis
             given_back = make_room(table, len(text), pool)
             if len(table) <= len(text) // block_size:
                 return [*seen, {"step": step, "gives": given_back, "table": NO_BLOCK}]
+            given_back = None  # the table has changed: whatever was returned does no harm
             pool.memory[table[len(text) // block_size]][len(text) % block_size] = number
             text.append(number)
         reads = [

@@ -6,8 +6,8 @@
 #
 # The answer must have the same distribution as if the model had sampled every token itself. Rejection sampling achieves this:
 #
-# - From left to right: draft `x` at place `j` is **accepted** if `points[j] < p[j][x] / q[j][x]`. A point is a random number from 0 to 1. So
-#   a draft with at least the same probability in `p` as in `q` is always accepted.
+# - From left to right: draft `x` at place `j` is **accepted** if `points[j] < p[j][x] / q[j][x]`. A point is a random number, at least 0
+#   and below 1. So a draft with at least the same probability in `p` as in `q` is always accepted.
 # - The first draft that is not accepted is **rejected**, with all later ones, which were guessed to follow it. The token in its
 #   place is sampled from `max(p[j] - q[j], 0)`: tokens that are more probable in `p` than in `q`.
 # - If all drafts are accepted, one more token is sampled from the last row, `p[k]`: the **bonus token**. The step has already computed its

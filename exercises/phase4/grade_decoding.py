@@ -8,6 +8,7 @@ from exercises.judging.judge import Exercise
 # ---------------------------------------------------------------------- 4.7 copied drafts
 
 LENGTHS, PLACES = "range(min(most, len(tokens) - 1), least - 1, -1)", "range(len(tokens) - length)"
+AS_TEXT = "''.join(map(str, tokens[place:])).startswith(''.join(map(str, ending)))"
 COPIED = Exercise(
     "p4e7_copied_drafts",
     propose={
@@ -21,6 +22,7 @@ COPIED = Exercise(
         "wants-all-k": {"== ending:": "== ending and place + length + k <= len(tokens):"},
         "proposes-the-ending": {"tokens[place + length :][:k]": "tokens[place : place + k]"},
         "more-than-k": {"[:k]": ""},
+        "compares-digits": {"tokens[place : place + length] == ending": AS_TEXT},
     },
 )
 
@@ -38,6 +40,7 @@ def grade_copied_drafts(propose: Callable) -> None:
         ([1, 2, 3, 4, 2, 3, 1, 2, 3], 1, 4, 3),
         ([4, 5, 6, 4], 2, 3, 2),
         ([1, 2, 1, 2, 1, 2, 1], 3, 3, 4),
+        ([1, 23, 4, 5, 12, 3], 2, 2, 2),  # the same digits, other tokens
     ]
     for _ in range(200):
         tokens = [rng.randrange(rng.choice((2, 3, 6))) for _ in range(rng.randint(0, 24))]
@@ -64,6 +67,7 @@ VERIFIED = Exercise(
         "keeps-the-rejected": {REDRAWN: "[*drafts[: j + 1], draw(left, points[-1])]"},
         "goes-on-behind": {REDRAWN: f"[*{KEPT}, draw(p[-1], points[-1])]"},
         "stands-with-p": {REJECTED: "points[j] >= p[j][x]"},
+        "accepts-at-the-ratio": {"points[j] >=": "points[j] >"},
         "ratio-upside-down": {REJECTED: "points[j] * p[j][x] >= q[j][x]"},
         "bonus-from-the-row-before": {BONUS: "[*drafts, draw(p[max(len(p) - 2, 0)], points[-1])]"},
     },
@@ -80,11 +84,14 @@ def _distribution(rng: random.Random, size: int, zeros: float) -> list[float]:
 def grade_verified_drafts(verify: Callable) -> None:
     rng = random.Random(8)
     p, q = [[0.5, 0.2, 0.3], [0.1, 0.1, 0.8]], [[0.2, 0.7, 0.1]]
+    exact = [[0.25, 0.75, 0.0], [0.0, 0.0, 1.0]], [[0.5, 0.25, 0.25]]
     cases = [
         (p, q, [1], [0.1, 0.5]),
         (p, q, [1], [0.6, 0.9]),
         (p, q, [0], [0.99, 0.05]),
         (p[:1], [], [], [0.6]),
+        (*exact, [0], [0.5, 0.0]),  # the point equals p / q, which is 0.5
+        (*exact, [2], [0.0, 0.5]),  # and 0
     ]
     for _ in range(200):
         k, size = rng.randint(0, 4), rng.randint(2, 6)

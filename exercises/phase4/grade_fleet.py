@@ -109,17 +109,17 @@ ROUTER = Exercise(
 
 
 def _asked(rng: random.Random, num_replicas: int) -> Asked:
-    """Talks that come back, all with the same first block, and now and then a text that only ends like another."""
+    """Talks that come back, all with the same first block. At the end a text may only end like another: whether its blocks
+    then count behind another beginning is left open."""
     talks, name, asked = [[0, 1]], 2, []
-    for _ in range(rng.randint(3, 8)):
+    for left in reversed(range(rng.randint(3, 8))):
         talk = list(rng.choice(talks))[: rng.choice((1, 9, 9, 9))]
         more = rng.choice((0, 1, 1, 2, 4))
         talk += range(name, name + more)
         name += more
         talks.append(talk)
-        if rng.random() < 0.15:
+        if not left and rng.random() < 0.5:
             talk = [name, *talk[1:]]
-            name += 1
         asked.append((talk, [rng.choice((0, 1, 2, 3, 5, 9)) for _ in range(num_replicas)]))
     return asked
 
@@ -145,12 +145,14 @@ def grade_router(router: type) -> None:
         ([1, 2, 3, 4], [0, 5, 1]),
         ([1, 2, 3, 4], [2, 5, 0]),
     ]
+    talk, more = [1, 2], [1, 2, 3, 4]
     cases: list[tuple[int, int, Asked]] = [
         *[(3, 4, by_hand[:n]) for n in range(1, 6)],
         (2, 4, [([1, 2], [0, 0]), ([1, 2], [4, 0])]),
         (2, 4, [([1], [0, 0]), ([1, 2], [1, 0])]),
         (3, 2, [([1, 2], [0, 0, 0]), ([1, 2], [1, 9, 0])]),
         (2, 4, [([1, 2, 3], [0, 0]), ([7, 2, 3], [1, 0])]),
+        (3, 2, [(talk, [0, 1, 1]), (talk, [9, 0, 1]), (more, [0, 3, 9]), (more, [9, 1, 0])]),
     ]
     rng = random.Random(10)
     for _ in range(150):

@@ -98,7 +98,10 @@ PREEMPTION = Exercise(
         "victim-lost": {QUEUED: "pass"},
         "computes-without-blocks": {"if got_blocks:": "if True:"},
         "admits-after-preemption": {"not preempted and ": ""},
-        "admits-what-does-not-fit": {", must_fit=request.num_tokens": ""},
+        "admits-what-does-not-fit": (
+            {", must_fit=request.num_tokens": ""},
+            {"must_fit=request.num_tokens": "must_fit=request.num_tokens - request.num_computed_tokens"},
+        ),
         "budget-per-request": (
             {ADMITTED: "plan.append((request, n))"},
             {"budget -= n": "pass"},
@@ -216,6 +219,7 @@ def grade_preemption(step: Callable) -> None:
         ([(6, 5)], [(7, 0), (3, 0)], 4, 16, 4),
         ([(6, 5), (7, 6)], [(3, 0)], 4, 16, 2),
         ([(6, 5)], [(12, 8)], 4, 16, 4),
+        ([(6, 5)], [(20, 4)], 3, 8, 4),  # begins as a prefix hit, and one block is missing at its end
     ]
     for _ in range(300):
         running = []
@@ -279,6 +283,7 @@ def grade_chunks(tokens_now: Callable, admit: Callable) -> None:
     CHUNKS.judge("tokens_now", tokens_now, cases)
     queues = [
         ([alice, dan], 16, 8, False, True),
+        ([alice], 16, 8, False, True),  # others run
         ([alice, dan], 16, 0, False, True),
         ([alice, dan], 16, 0, False, False),
         ([SmallRequest("alice", 13), dan], 16, 0, False, False),

@@ -13,8 +13,8 @@
 # No request is lost: it uses the good blocks at the beginning, and the decode side computes the rest of the prompt.
 #
 # Write two functions. `load_blocks` reads the missing blocks and returns the number of good blocks from the beginning. After the last
-# read it calls `done()`, so that the other side can free the blocks before the end of the lease. `num_computed` returns the number of computed tokens with
-# which the request starts. A block holds `block_size` tokens, the last block perhaps fewer. Even if all blocks arrived, the last token must be computed
+# read, or at once if there is nothing to read, it calls `done()`, so that the other side can free the blocks before the end of the
+# lease. `num_computed` returns the number of computed tokens with which the request starts. A block holds `block_size` tokens, the last block perhaps fewer. Even if all blocks arrived, the last token must be computed
 # here, because the next token is sampled from its logits.
 #
 # By hand: `pairs = [(7, 1), (8, 2), (3, 4)]`: the other side's block 7 is copied into the own block 1, and so on. `num_cached` is 1, so block 7 is not

@@ -179,12 +179,6 @@ TRANSFER = Exercise(
 )
 
 
-def _num_good(pairs: Pairs, num_cached: int, lease_until: float, dies_after: int | None) -> int:
-    wanted = len(pairs) - num_cached
-    in_time = sum(second < lease_until for second in range(1, wanted + 1))
-    return num_cached + min(in_time, wanted if dies_after is None else dies_after)
-
-
 def transferred(
     load_blocks: Callable[..., int], pairs: Pairs, num_cached: int, lease_until: float, dies_after: int | None
 ) -> dict[str, Any]:
@@ -194,11 +188,10 @@ def transferred(
     good = load_blocks(other, pairs, num_cached, cache)
     cached = [theirs for theirs, _ in pairs[:num_cached] if ("read", theirs) in other.log]
     undisturbed = lease_until == FOREVER and dies_after is None
-    right = _num_good(pairs, num_cached, lease_until, dies_after)
     return {
         "good": good,
         "cached blocks read again": cached,
-        "contents": [cache.get(own, "nothing") for _, own in pairs[:right]],
+        "contents": [cache.get(own, "nothing") for _, own in pairs[: int(good)]],
         "said done": not undisturbed or (other.log.count(("done",)) > 0 and other.log[-1] == ("done",)),
     }
 

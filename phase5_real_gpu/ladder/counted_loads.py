@@ -75,7 +75,7 @@ def count_loads(**tensors: Tensor) -> Iterator[Counted]:
     load, start = builder.create_masked_load, builder.set_grid_idx
 
     def counting_load(pointers, mask, *arguments, **named):
-        addresses = pointers.data[mask.data]
+        addresses = pointers.data[mask.data.astype(bool)]
         size = pointers.get_element_ty().primitive_bitwidth // 8
         for name, (begin, end) in places.items():
             numbers = int(((addresses >= begin) & (addresses < end)).sum())

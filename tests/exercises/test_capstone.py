@@ -94,6 +94,7 @@ def test_right_answers_become_parts_that_write_and_decide_the_same(my_engine, mo
     assert [([*part.names], part.lines > 0) for part in parts()] == [
         (names, True) for _, *names in PARTS.values()
     ]
+    assert put("p1e5_kv_bytes", solution("p1e5_kv_bytes", {"// heads": "/ heads"}))  # gives floats
     files = [path.read_text() for path in folder().glob("*.py")]
     assert not any("course_part" in text for text in files)
     assert 500 <= sum(len(text.splitlines()) for text in files) <= 800  # to be read in one sitting

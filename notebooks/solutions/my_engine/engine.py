@@ -54,7 +54,8 @@ class Engine:
         self.tokenizer, self.model = Tokenizer(folder / "tokenizer.json"), Model(folder)
         if num_blocks is None:  # a block is a user who needs room for `block_size` tokens
             weight_bytes = sum(w.nbytes for w in self.model.weights.values())
-            num_blocks = users_that_fit(MEMORY, weight_bytes, kv_bytes(self.model.config, 4), block_size)
+            per_token = int(kv_bytes(self.model.config, 4))  # a function that divides gives a float
+            num_blocks = users_that_fit(MEMORY, weight_bytes, per_token, block_size)
         self.cache = PagedCache(self.model, num_blocks, block_size)
         limits = limits or Limits(max_model_len=self.model.max_context)
         self.scheduler = Scheduler(limits, BlockManager(num_blocks, block_size))

@@ -99,7 +99,7 @@ class Scheduler:
         self.alone = len(self.running) + len(self.waiting) <= 1
         running = [Turn(request, self) for request in self.running]
         waiting = deque(Turn(request, self) for request in self.waiting)
-        plan = step(running, waiting, limits.max_num_batched_tokens, limits.max_num_seqs, pool=self)
+        plan = [*step(running, waiting, limits.max_num_batched_tokens, limits.max_num_seqs, pool=self)]
         self.running = [turn.request for turn in running]
         self.waiting = deque(turn.request for turn in waiting)
         self.preempted = [request for request in before if request not in self.running]

@@ -6,8 +6,6 @@ def all_slots_then_cut(block_table, first, num_tokens, block_size):
 TOKENS = "range(first, first + num_tokens)"
 RIGHT = all_slots_then_cut
 WRONG = {
-    # The engine's block size, written down as a number.
-    "block-size-fixed": {"* block_size": "* 16"},
     "too-few-slots": {TOKENS: "range(first, num_tokens)"},
     "too-many-slots": {TOKENS: "range(first, len(block_table) * block_size)"},
     "wrong-result": {"* block_size": "* 4"},  # the block size of the examples

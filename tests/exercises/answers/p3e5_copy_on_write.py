@@ -4,6 +4,7 @@ RIGHT = {
     "table[at]": "table[-1]",
     "pool.copy(table[-1], new)": "pool.copy(source=table[-1], target=new)",
     "table.append(pool.take())": "table += [pool.take()]",
+    "table[-1] = new": "table[-1] = new\n    return table",
 }
 COPIES = "[(pool.copy(block, new := pool.take()), new)[1] for block in table]"
 WRONG = {
