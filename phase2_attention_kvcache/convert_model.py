@@ -45,11 +45,8 @@ def convert(a: argparse.Namespace) -> int:
         raise LabError(f"{folder} is a GGUF file already: give the model's folder")
     check_writable(a.out)
     config = read_config(folder)
-    factors = None
-    if config.family == "llama":
-        factors = rope_factors(config.head_dim, config.rope_theta, config.rope_scaling)
     try:
-        write_gguf(folder, a.out, a.type, factors)
+        write_gguf(folder, a.out, a.type, rope_factors(config))
     except FileNotFoundError:
         raise
     except OSError as error:  # numpy says how much it wrote, and no more

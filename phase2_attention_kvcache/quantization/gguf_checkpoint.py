@@ -99,14 +99,15 @@ def load(kind: type[Model], file: Path, dtype: str | torch.dtype, device: str) -
     return model
 
 
-def rope_factors(head_dim: int, theta: float, scaling: dict[str, Any] | None) -> torch.Tensor | None:
+def rope_factors(config: ModelConfig) -> Tensor | None:
     """By how much a scaling of the kind "llama3" slows each pair: [head_dim / 2], the form in which GGUF keeps it.
 
     None for other kinds: what treats all pairs alike is one number, and has a key of its own there.
     """
+    scaling, plain = config.rope_scaling, (config.head_dim, config.rope_theta)
     if scaling is None or scaling.get("rope_type", scaling.get("type")) != "llama3":
         return None
-    return rotary_frequencies(head_dim, theta) / rotary_frequencies(head_dim, theta, scaling)
+    return rotary_frequencies(*plain) / rotary_frequencies(*plain, scaling)
 
 
 def read_plain(config: ModelConfig, file: Path, header: GGUFHeader, name: str) -> Tensor:

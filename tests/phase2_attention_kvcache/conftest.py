@@ -15,19 +15,24 @@ def logits_of(model: Transformer, ids: torch.Tensor | None = None) -> torch.Tens
     return model.logits(model(ids, torch.arange(len(ids)), NoCache()))
 
 
-@pytest.fixture(scope="session")
-def make_llama(tmp_path_factory):
-    """A small random Llama in a folder; keyword arguments override its configuration."""
+LLAMA = dict(
+    vocab_size=211, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=8,
+    num_key_value_heads=2, max_position_embeddings=128, tie_word_embeddings=False, eos_token_id=[2, 3],
+    initializer_range=0.2,
+)  # fmt: skip
+GPT2 = dict(
+    vocab_size=211, n_positions=128, n_embd=48, n_layer=3, n_head=3, bos_token_id=0, eos_token_id=0,
+    initializer_range=0.2,
+)  # fmt: skip
+
+
+def maker(folders, model_kind, config_kind, usual):
+    """A small random model in a folder; keyword arguments override its configuration."""
 
     def make(shard_size="5GB", **changes):
         torch.manual_seed(0)
-        config = dict(
-            vocab_size=211, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=8,
-            num_key_value_heads=2, max_position_embeddings=128, tie_word_embeddings=False, eos_token_id=[2, 3],
-            initializer_range=0.2,
-        ) | changes  # fmt: skip
-        model = LlamaForCausalLM(LlamaConfig(**config)).eval()
-        folder = tmp_path_factory.mktemp("llama")
+        model = model_kind(config_kind(**usual | changes)).eval()
+        folder = folders.mktemp("model")
         model.save_pretrained(folder, max_shard_size=shard_size)
         return folder, model
 
@@ -35,21 +40,13 @@ def make_llama(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def make_llama(tmp_path_factory):
+    return maker(tmp_path_factory, LlamaForCausalLM, LlamaConfig, LLAMA)
+
+
+@pytest.fixture(scope="session")
 def make_gpt2(tmp_path_factory):
-    """A small random GPT-2 in a folder; keyword arguments override its configuration."""
-
-    def make(**changes):
-        torch.manual_seed(0)
-        config = dict(
-            vocab_size=211, n_positions=128, n_embd=48, n_layer=3, n_head=3, bos_token_id=0, eos_token_id=0,
-            initializer_range=0.2,
-        ) | changes  # fmt: skip
-        model = GPT2LMHeadModel(GPT2Config(**config)).eval()
-        folder = tmp_path_factory.mktemp("gpt2")
-        model.save_pretrained(folder)
-        return folder, model
-
-    return make
+    return maker(tmp_path_factory, GPT2LMHeadModel, GPT2Config, GPT2)
 
 
 @pytest.fixture(scope="session")

@@ -46,23 +46,6 @@ def test_naive_and_cached_write_what_transformers_writes(llama, prompt, new):
     assert len(naive.step_seconds) == len(cached.step_seconds) == new
 
 
-@given(length=st.integers(2, 60), cuts=st.lists(st.integers(1, 59), max_size=5))
-@settings(max_examples=25)
-def test_any_way_of_cutting_the_prompt_gives_the_same_hidden_states(llama, length, cuts):
-    """Prefill at once, in pieces, or token by token: the cache does not care."""
-    model, _ = llama
-    ids = torch.randint(0, 211, (length,), generator=torch.Generator().manual_seed(length))
-    positions = torch.arange(length)
-    with torch.inference_mode():
-        whole = model(ids, positions, NoCache())
-        cache, parts = ContiguousKVCache(model.config), []
-        edges = [0, *sorted({c for c in cuts if c < length}), length]
-        for a, b in zip(edges, edges[1:]):
-            parts.append(model(ids[a:b], positions[a:b], cache))
-    torch.testing.assert_close(torch.cat(parts), whole, atol=2e-5, rtol=1e-4)
-    assert cache.num_tokens == length
-
-
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 4]), rules)
 @settings(max_examples=60)
 def test_the_fused_function_and_the_readable_one_are_the_definition(m, n, kv_heads, group, rule):

@@ -56,11 +56,7 @@ def folders(make_gpt2, make_llama, tokenizer):
 
 
 def convert(folder, path, kind="F32"):
-    config = read_config(folder)
-    factors = None
-    if config.family == "llama":
-        factors = rope_factors(config.head_dim, config.rope_theta, config.rope_scaling)
-    write_gguf(folder, path, kind, factors)
+    write_gguf(folder, path, kind, rope_factors(read_config(folder)))
     return path
 
 
