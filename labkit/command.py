@@ -195,38 +195,32 @@ def build_parser() -> argparse.ArgumentParser:
         """Accept "gpu" for "GPU"."""
         return next((name for name in LEVELS if name.lower() == word.lower()), word)
 
-    parser = Parser(prog="lab", description=__doc__)
+    parser = Parser(prog="lab", description=__doc__, epilog="lab COMMAND --help explains one command.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    commands.add_parser("list", help="all scripts, or some, with their subjects").add_argument(
-        "word",
-        nargs="?",
-        type=level,
-        metavar="LEVEL|PHASE",
-        help=f"only one level ({', '.join(LEVELS)}) or phase",
-    )
-    run_these = commands.add_parser(
+
+    def add(name: str, does: str, more: str = "") -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}. {more}")
+
+    add("list", "all scripts, or some, with their subjects").add_argument(
+        "word", nargs="?", type=level, metavar="LEVEL|PHASE", help=f"only one level ({', '.join(LEVELS)}) or phase"
+    )  # fmt: skip
+    run_these = add(
         "run",
-        help="run all scripts, a phase (1, phase1) or some scripts (kv_cache_lab); options go to the scripts",
-        description="Run scripts in order. Options for the scripts come last: lab run 1 --quick --predict",
+        "run all scripts, a phase (1, phase1) or some scripts (kv_cache_lab); options go to the scripts",
+        "Options for the scripts come last: lab run 1 --quick --predict",
     )
     run_these.add_argument("what", nargs="*", help="phases or scripts (all)")
-    commands.add_parser(
-        "course", help="run the core scripts in their short form, with a line for each"
-    ).add_argument("--all", action="store_true", help="the scripts of all levels")
-    commands.add_parser("claims", help="the claims of the source articles, and the measurements here")
-    commands.add_parser("doctor", help="what runs on this machine, what is skipped, and how to change that")
+    course = add("course", "run the core scripts in their short form, with a line for each")
+    course.add_argument("--all", action="store_true", help="the scripts of all levels")
+    add("claims", "the claims of the source articles, and the measurements here")
+    add("doctor", "what runs on this machine, what is skipped, and how to change that")
     for name, (_, does) in PROGRAMS.items():
         commands.add_parser(name, add_help=False, help=does)
-    commands.add_parser("next", help="the next script or exercise on a path").add_argument(
-        "level",
-        nargs="?",
-        type=level,
-        choices=list(LEVELS),
-        default="core",
-        metavar="LEVEL",
+    add("next", "the next script or exercise on a path").add_argument(
+        "level", nargs="?", type=level, choices=list(LEVELS), default="core", metavar="LEVEL",
         help=f"the level beside the core ({', '.join(LEVELS)})",
-    )
-    commands.add_parser("progress", help="the solved exercises, hints used, and the score of your guesses")
+    )  # fmt: skip
+    add("progress", "the solved exercises, hints used, and the score of your guesses")
     a_notebook = "its path, its name or its number, such as p1e1_pairs or 1.1"
     for name, word, means, does in (
         ("check", "notebook", a_notebook, "run a notebook from top to bottom, and report the results"),
@@ -236,7 +230,7 @@ def build_parser() -> argparse.ArgumentParser:
         ("grade", "folder", "with the submissions", "for teachers: run all answers again, and print a table"),
     ):
         many = "+" if name == "submit" else 1  # a name may have several words, quoted or not
-        command = commands.add_parser(name, help=does)
+        command = add(name, does)
         command.add_argument("words", nargs=many, metavar=word.upper(), help=means)
     command.add_argument("--only", nargs="+", default=[], metavar="EXERCISE", help="such as 1.1 2.1")
     return parser

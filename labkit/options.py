@@ -3,6 +3,8 @@
 import argparse
 import inspect
 import os
+import re
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar
@@ -10,10 +12,32 @@ from typing import Any, NoReturn, TextIO, TypeVar
 from labkit.foreign import quoted, visible
 
 N = TypeVar("N", int, float)
+UNCUT: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """argparse's help. Paragraphs of a description are wrapped, its indented lines stay lines, and no command is cut at a hyphen."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, **UNCUT)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        parts = [
+            part if re.search("^ ", part, re.M) else " ".join(part.split())
+            for part in text.strip().split("\n\n")
+        ]
+        lines = "\n\n".join(parts).split("\n")
+        return "\n".join(
+            textwrap.fill(line, width, subsequent_indent=" " * 8 * line.startswith(" "), **UNCUT)
+            for line in lines
+        )
 
 
 class Parser(argparse.ArgumentParser):
     """argparse's parser, but its messages shorten a user's words and spell out control codes."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=Help, **settings)
 
     def error(self, message: str) -> NoReturn:
         super().error(visible(message, 1000))
@@ -81,7 +105,6 @@ def build_parser(script: Path, doc: str, options: Sequence[str]) -> argparse.Arg
     parser = Parser(
         prog=f"python {script.parent.name}/{script.name}",
         description=inspect.cleandoc(doc),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         conflict_handler="resolve",  # a script may define its own --model
         allow_abbrev=False,
     )

@@ -24,9 +24,7 @@ from phase2_attention_kvcache.quantization.gguf_checkpoint import rope_factors
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="lab convert", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="lab convert", description=__doc__)
     parser.add_argument("model", help="a name or a folder")
     parser.add_argument("out", type=Path, metavar="OUT.gguf")
     parser.add_argument("--type", default="F16", choices=WRITABLE, help="of the matrices (F16)")

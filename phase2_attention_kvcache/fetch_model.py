@@ -26,9 +26,7 @@ from labkit.terminal import Page, run, titled
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="lab fetch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="lab fetch", description=__doc__)
     parser.add_argument("name", nargs="?", help="gpt2, or a name on the Hugging Face hub")
     return parser
 

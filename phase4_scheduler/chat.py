@@ -1,6 +1,6 @@
 """A conversation with a model, in the terminal, on the engine of this course.
 
-    python phase4_scheduler/chat.py --model tales        # or: lab chat
+    lab chat --model tales
     echo "Who lives in the wood?" | lab chat > answer.txt
 
 An answer is shown as it is written. After it follows its cost: the time to its first token, and how much of the prompt
@@ -24,7 +24,7 @@ from phase4_scheduler.story.chat_terminal import ChatTerminal
 
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="lab chat", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        prog="lab chat", description=__doc__, allow_abbrev=False
     )  # fmt: skip
     add = parser.add_argument
     add("--model", default="tales", metavar="NAME", help="tales (the default), a model folder, a .gguf file, or a name that `lab fetch` has fetched")  # fmt: skip

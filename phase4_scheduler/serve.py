@@ -98,9 +98,7 @@ OPTIONS = (  # where `dest` is given, it is the name that the engine, or `make_s
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="lab serve", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="lab serve", description=__doc__)
     parser.add_argument("model", nargs="?", default="tales", help="a name, a folder or a .gguf file (tales)")
     for names, text, more in OPTIONS:
         parser.add_argument(*names.split(), help=text, **more)

@@ -28,6 +28,7 @@ from exercises.judging.engine_runs import timed
 from exercises.judging.sources import source_of, title_of
 from labkit.errors import LabError
 from labkit.models import find_model
+from labkit.options import Parser
 from labkit.paths import outputs, short, write_whole
 from labkit.terminal import Page, escape, run
 from phase2_attention_kvcache.model import SamplingParams, generate_naive
@@ -188,9 +189,7 @@ def show(a: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
-    parser = argparse.ArgumentParser(
-        prog="lab mine", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="lab mine", description=__doc__)
     add = parser.add_argument
     add("--prompt", default="Once upon a time there was a king who", help="the beginning of the story")
     add("--in-vllm", metavar="PYTHON", type=Path, help=f"the Python of an environment with vLLM. {INSTALL}")

