@@ -197,6 +197,8 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     add("--policy", metavar="FILE:CLASS", help="another policy than my_engine/policy.py:Policy")
     add_timeout(parser)
     args = parser.parse_args(argv)
+    if args.policy and not args.in_vllm:
+        parser.error("--policy goes with --in-vllm; elsewhere my_engine/policy.py decides")
     return run(lambda: show(args))
 
 

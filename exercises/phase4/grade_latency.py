@@ -8,11 +8,8 @@ from exercises.judging.judge import Exercise
 # ---------------------------------------------------------------------- 4.4 batching
 
 ENDS, HANDED_OUT = "clock += max(batch)", "done += [clock] * len(batch)"
-PLACE, TAKEN, LOOP = (
-    "free_after.index(min(free_after))",
-    "free_after[place] += length",
-    "    for length in lengths:",
-)
+PLACE, TAKEN = "free_after.index(min(free_after))", "free_after[place] += length"
+LOOP = "    for length in lengths:"
 BATCHING = Exercise(
     "p4e4_static_continuous",
     static={
@@ -56,8 +53,6 @@ def grade_static_continuous(static: Callable, continuous: Callable) -> None:
 PLACE, MEAN_GAP = "rank / 100 * (len(ordered) - 1)", "(times[-1] - times[0]) / gaps if gaps else 0.0"
 VALUE = "ordered[below] + (ordered[above] - ordered[below]) * (place - below)"
 BEGIN, RATE = "min(arrival for arrival, _ in requests)", "good / (end - begin)"
-
-
 BEGINS = "    begin = "
 AVERAGES_FIRST = f"""    firsts = [times[0] - arrival for arrival, times in requests]
     gaps = [(times[-1] - times[0]) / max(len(times) - 1, 1) for _, times in requests]
