@@ -23,7 +23,7 @@ class Prediction:
     """A prediction and its measurement.
 
     Attributes:
-        claim: id in the list of claims (`labkit/claims.py`), or a short name for a prediction of the course.
+        claim: id in the list of claims (`labkit/claims.toml`), or a short name for a prediction of the course.
         question: the predicted quantity, in words that a learner can answer.
         predicted: the value from theory, before the script measures. None if `needs` says why it did not measure.
         between: `predicted` is [lowest, highest], for times, which differ between machines. `source_says` may be such a range, too.
