@@ -115,7 +115,8 @@ def draw_distributions(
     before, least, most = raw[tokens[0]].item(), min(likeliest), max(likeliest)
     fig, axes = new_figure(
         f"The most probable token has {before:.0%}; the settings give it {least:.0%} to {most:.0%}",
-        f"The {len(tokens)} most probable of {len(raw):,} tokens. Grey: the model's probabilities. Blue: with the setting.",
+        f'The {len(tokens)} most probable of {len(raw):,} tokens after "... {writer.text(writer.prompt_ids[-6:])}". '
+        "Grey: the model's probabilities. Blue: with the setting.",
         panels=len(shown),
         size=(9.6, 4.4),
         beside=True,
