@@ -6,17 +6,17 @@
     python phase5_real_gpu/benchmarks/serving_benchmark.py --llamacpp-python ENV/bin/python \
         --quantized int8 q8_0 int4 q4_0
 
-The engines run one after the other, several rounds, so that a machine that slows down slows all of them. Quote
-the ratios, not the speeds. All have random weights of a published shape, GPT-2's if no other is asked for (speed does
-not depend on the weights), write greedily, and serve at most 64 requests at a time.
+The engines run in turn for several rounds, so that a change in the machine's speed affects all of them. Quote the ratios, not
+the speeds. All engines use the same random weights (speed does not depend on the weights; the default shape is GPT-2's),
+sample greedily, and serve at most 64 requests at a time.
 
-vLLM has a CPU build: the package `vllm-cpu`, in an environment of its own (it pins its own torch). By itself it keeps one
-core free for its front end. Here it computes on all cores, as the others do; VLLM_CPU_OMP_THREADS_BIND=auto leaves it its
-own way. llama.cpp comes with the package `xllamacpp`, whose wheel is built for AVX2. Each needs an environment of its own,
-and is left out without it. On a GPU ours and vLLM run, with two fifths of its memory for vLLM.
+vLLM has a CPU build, the package `vllm-cpu`; it pins its own torch. Its default leaves one core to the front end. Here it
+computes on all cores, as the other engines do; VLLM_CPU_OMP_THREADS_BIND=auto restores its default. llama.cpp comes with the
+package `xllamacpp`, whose wheel is built for AVX2. Each needs an environment of its own, and is left out without it. On a GPU
+vLLM gets two fifths of the memory.
 
-With --quantized our engine runs in 8 and 4 bits as well. q8_0 and q4_0 are GGUF files, which llama.cpp reads, too
-(16 bits: F16). int8 has one scale a row and int4 has zero points: our engine quantizes the checkpoint itself.
+With --quantized our engine also runs in 8 and 4 bits. q8_0 and q4_0 are GGUF files, which llama.cpp also reads (its 16-bit file
+is F16). Our engine quantizes the checkpoint itself to int8 (one scale per row) or int4 (with zero points).
 """
 
 import argparse
@@ -42,7 +42,7 @@ from phase1_tokens_embeddings.weights import SHAPES
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf
 from phase4_scheduler.engine import LLMEngine
 from phase5_real_gpu.benchmarks.vllm_process import Worker, add_timeout, find_vllm
-from phase5_real_gpu.measuring.engine_cases import Workload, equal_workload, mixed_workload
+from phase5_real_gpu.measuring.engine_cases import Workload, default_dtype, equal_workload, mixed_workload
 from phase5_real_gpu.measuring.engine_peers import random_transformers
 from phase5_real_gpu.measuring.engine_runs import serve
 
@@ -76,6 +76,7 @@ WORKLOADS = {
 
 def story(lab: Lab) -> None:
     args, args.device = lab.args, lab.device
+    args.dtype = args.dtype or default_dtype(lab.device)
     find_vllm(args.vllm_python)
     with tempfile.TemporaryDirectory() as checkpoint, ExitStack() as stack:
         shape = SHAPES[args.shape]
@@ -108,7 +109,7 @@ def story(lab: Lab) -> None:
 def start_engines(
     args: argparse.Namespace, checkpoint: Path, stack: ExitStack
 ) -> tuple[dict[str, Timed], dict[str, str]]:
-    """The engines by name; and of each its GGUF format, or the one with as many bits."""
+    """The engines by name, and the GGUF format of each, or the format with as many bits."""
     engines: dict[str, Timed] = {}
     formats: dict[str, str] = {}
 
@@ -206,9 +207,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--vllm-python", metavar="PATH", help="python of an environment that holds vLLM")
     add("--llamacpp-python", metavar="PATH", help="python of an environment with xllamacpp")
     add_timeout(parser)
-    add("--quantized", nargs="+", default=[], choices=QUANTIZED, help="ours in 8 and 4 bits, too")
+    add("--quantized", nargs="+", default=[], choices=QUANTIZED, help="also run our engine in 8 and 4 bits")
     add("--shape", default="gpt2", choices=dense, metavar="NAME", help=f"{', '.join(dense)} (gpt2)")
-    add("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
+    add("--dtype", choices=["float32", "bfloat16", "float16"], help="default: bfloat16; on a T4 float16")
     add("--rounds", type=whole(1, 1000), default=3)
     add("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
 

@@ -64,12 +64,12 @@ class Worker:
         self, python: str, script: Path = WORKER, package: str = "vLLM", *, timeout: float = TIMEOUT, **settings: Any
     ) -> None:  # fmt: skip
         self.python, self.package, self.timeout = python, package, timeout
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  it lives as long as the process
+        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  as long as the process
         try:
             # In a session of its own, so that whatever it starts can be ended with it.
             self._process = subprocess.Popen(
                 [python, str(script), json.dumps(settings)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, start_new_session=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, encoding="utf-8", start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             raise LabError(

@@ -1,12 +1,11 @@
-"""Why a figure is off: seven causes, each with the trace that it leaves in a report.
+"""Seven causes of a wrong or slow figure, and the trace that each leaves in a report.
 
-A cause cannot be seen, only its trace. Forget to wait for the GPU, and times come out that no machine could reach. Count the
-first call, and one repeat stands out. Send float32, and twice the bytes move. So each cause has a *signature*: a function that
-looks for the trace in a report, beside a reference where it needs one, and says what it found. No trace, no cause: a healthy
-report names none.
+A missing synchronization gives times below the machine's limit. Counting the first call makes the first repeat much longer than
+the others. float32 moves twice the bytes of bfloat16. Each cause has a *signature*: a function that searches a report for the trace
+(compared with a reference where it needs one) and returns the evidence. A healthy report gives no evidence.
 
-Every machine has noise of its own. So a trace must stand out by a wide margin (twice, five times), and where the report says
-what happened (which path was taken), that decides.
+Measurements vary, so a trace must be large: a factor of two or five. Where the report states a fact, such as the path that a
+step took, the fact decides.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,12 +22,12 @@ SLOW_PATHS = ("gather", "eager", "python", "torch")
 
 
 Signature = Callable[[Reference, Reference | None], Iterator[tuple[str, str]]]
-"""(report, reference or None) -> each figure that bears the trace ("": all of them), and the evidence. That of the first is shown."""
+"""(report, reference or None) -> pairs of a figure's name ("": all figures) and the evidence; the first evidence is shown."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """A reason why a figure is off: how it makes a figure wrong, what to do, and how it is found."""
+    """A cause of a wrong or slow figure: its effect, its remedy, and the function that finds it."""
 
     name: str
     explanation: str
@@ -38,23 +37,23 @@ class Cause:
 
 @dataclass(frozen=True)
 class Finding:
-    """A cause that left its trace: the evidence, with figures, and the names of the measurements that it explains (none: all)."""
+    """A cause that was found, its evidence, and the names of the measurements that it explains (none: all)."""
 
     cause: Cause
     evidence: str
     names: tuple[str, ...]
 
     def explains(self, name: str, is_off: bool = True) -> bool:
-        """Whether it has to do with this figure. What concerns all figures explains those that are off."""
+        """Tell whether the cause explains this figure. A cause of all figures explains those that are off."""
         return name in self.names or (is_off and not self.names)
 
 
 CAUSES: list[Cause] = []
-"""All of them; the surest first."""
+"""All causes, the most certain first."""
 
 
 def cause(name: str, explanation: str, remedy: str) -> Callable[[Signature], Signature]:
-    """Adds a signature's cause to `CAUSES`."""
+    """Add the cause with this signature to `CAUSES`."""
 
     def add(signature: Signature) -> Signature:
         CAUSES.append(Cause(name, explanation, remedy, signature))
@@ -64,10 +63,10 @@ def cause(name: str, explanation: str, remedy: str) -> Callable[[Signature], Sig
 
 
 def find_causes(report: Reference, reference: Reference | None = None) -> list[Finding]:
-    """Every cause whose trace is in the report; the surest first.
+    """Find every cause with a trace in the report, the most certain first.
 
     Args:
-        reference: a machine to compare with. Without one, only causes that show by themselves are found.
+        reference: a machine to compare with. None: only causes that need no comparison are found.
     """
     found = []
     for cause in CAUSES:
@@ -79,8 +78,8 @@ def find_causes(report: Reference, reference: Reference | None = None) -> list[F
 
 @cause(
     "missing synchronise",
-    "A GPU works on while Python goes on. Stop the clock without waiting, and you time the asking, not the work.",
-    "call torch.cuda.synchronize() before both readings of the clock, or use CUDA events",
+    "A GPU computes while Python continues. A clock that stops without waiting measures the launch, not the work.",
+    "call torch.cuda.synchronize() before each reading of the clock, or use CUDA events",
 )
 def times_beyond_the_limit(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
     """Less than half of the shortest possible time. (A CPU's call returns when it is done.)"""
@@ -92,45 +91,44 @@ def times_beyond_the_limit(report: Reference, reference: Reference | None) -> It
 
 @cause(
     "compile or warm-up inside the timed region",
-    "The first call compiles kernels, fills caches and asks the system for memory. None of that happens again.",
-    "make one call or more that do not count, then time; report the median",
+    "The first call compiles kernels, fills caches and allocates memory. Later calls do not.",
+    "make at least one call before the timed ones; report the median",
 )
 def first_repeat_stands_out(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
-    """The first repeat takes five times the others. A hiccup of the system is shorter than 20 ms, and hits any repeat."""
+    """The first repeat takes five times as long as the others, and over 20 ms longer: interrupts are shorter and hit any repeat."""
     for m in report.measurements:
         first, *others = facts.repeats_of(m) or [0]
         usual = median(others) if len(others) >= 2 else first
         if first > 5 * usual and first > 2 * max(others) and first - usual > 0.02:
             took = f"the first repeat took {1e3 * first:,.3g} ms, the others {1e3 * usual:,.3g} ms"
-            yield m.name, f"{m.name}: {took} ({first / usual:,.0f} times less)"
+            yield m.name, f"{m.name}: {took} ({first / usual:,.0f} times as long)"
 
 
 @cause(
     "wrong dtype",
-    "Decode takes the time that its bytes take. float32 has twice those of bfloat16, and no fast matrix units unless TF32 is allowed.",
+    "The time of decode is that of reading its bytes. float32 has twice as many as bfloat16, and uses tensor cores only with TF32.",
     "--dtype bfloat16 (float16 on cards older than compute capability 8.0)",
 )
 def more_bytes_a_number(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
     """Wider numbers than the reference on the same kind of device, or float32 on a GPU."""
     for m in facts.our_figures(report):
-        mine, twin, theirs = m.details.get("dtype"), reference and reference.get(m.name), None
-        if twin and reference.device == report.device:
-            theirs = twin.details.get("dtype")
+        mine, twin = m.details.get("dtype"), reference and reference.get(m.name)
+        theirs = twin.details.get("dtype") if twin and reference.device == report.device else None
+        whose = f"the reference in {theirs}"
         if theirs is None and report.device == "gpu":
-            theirs = "bfloat16"
+            theirs, whose = "bfloat16", "bfloat16 is usual on a GPU"
         if BYTES.get(str(mine), 0) > BYTES.get(str(theirs), 4):
-            whose = f"the reference in {theirs}" if twin else f"{theirs} is usual on a GPU"
             more = f"{BYTES[mine] // BYTES[theirs]} times the bytes for every weight and key"
             yield m.name, f"{m.name} ran in {mine}, {whose}: {more}"
 
 
 @cause(
     "eager fallback",
-    "The fast way was not available, so a general one ran: no CUDA graph, no Triton kernel, no compiled CPU kernel.",
-    "`lab doctor` says what is missing (a GPU: Triton and no enforce_eager; a CPU: numba)",
+    "The fast path was not available: no CUDA graph, no Triton kernel or no compiled CPU kernel. A slower path ran.",
+    "`lab doctor` lists what is missing. A GPU needs Triton, and enforce_eager=False; a CPU needs numba",
 )
 def slow_path_taken(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
-    """The report says that a slow path ran, and the reference took another one."""
+    """The report names a slow path, and the reference, if there is one, ran on another."""
     for m in facts.our_figures(report):
         path, twin = m.details.get("path"), reference and reference.get(m.name)
         if path in SLOW_PATHS and not (twin and twin.details.get("path") in SLOW_PATHS):
@@ -139,25 +137,25 @@ def slow_path_taken(report: Reference, reference: Reference | None) -> Iterator[
 
 @cause(
     "power or clock limit",
-    "A card that may draw less, or is hot, or shares its machine, clocks lower. Then all ceilings sink together.",
-    "look at nvidia-smi -q -d POWER,CLOCK,PERFORMANCE; on a CPU close other programs and plug in the laptop",
+    "A GPU that is hot or has a low power limit lowers its clock; other programs take a share of it. All its limits are then lower.",
+    "run nvidia-smi -q -d POWER,CLOCK,PERFORMANCE; close other programs, and connect a laptop to its charger",
 )
 def limits_below_the_same_device(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
-    """The card throttled, or may draw less power than it was built for, or its ceilings are below its twin's."""
+    """The GPU throttled, or its power limit is below the default, or its limits are below those of the same device."""
     gpu = report.environment.get("gpu") or {}
     power = (facts.number_or_none(gpu.get(name)) for name in ("power_limit_w", "default_power_limit_w"))
     clocks = (facts.number_or_none(gpu.get(f"{name}_sm_clock_mhz")) for name in ("p10", "highest", "max"))
     (allowed, usual), (low, high, most) = power, clocks
     up_to = f". Its clock went up to {high:,.0f} of {most:,.0f} MHz" if high and most else ""
     if allowed and usual and allowed < 0.95 * usual:
-        yield "", f"this card may draw {allowed:.0f} W; it was built for {usual:.0f} W{up_to}"
+        yield "", f"the power limit of this card is {allowed:.0f} W, its default is {usual:.0f} W{up_to}"
     if low and high and low < 0.8 * high:
-        why = ", ".join(map(str, gpu.get("throttled_by") or ())) or "it does not say why"
-        busy = "while it was busy, a tenth of the time its clock was at"
+        why = ", ".join(map(str, gpu.get("throttled_by") or ())) or "no reason reported"
+        busy = "for a tenth of its busy time, the clock was at"
         yield "", f"{busy} {low:,.0f} MHz or less ({why}){up_to}"
     if reference is None or not facts.same_device(report, reference) or report is reference:
         return
-    # A processor has neighbours and other programs, so only a gross difference says something.
+    # Other programs and virtual machines share a CPU, so only a large difference counts.
     enough, device = (0.85, "card") if report.device == "gpu" else (0.5, "processor")
     mine, theirs = report.limits, reference.limits
     pairs = [("reading memory", mine.read_gb_s, theirs.read_gb_s, "GB/s")]
@@ -166,16 +164,16 @@ def limits_below_the_same_device(report: Reference, reference: Reference | None)
     lower = [p for p in pairs if p[1] and p[2] and p[1] < enough * p[2]]
     seen = "; ".join(f"{w}: {show_value(a)} {unit}, the reference {show_value(b)}" for w, a, b, unit in lower)
     if lower:
-        yield "", f"the same {device}, and lower ceilings. {seen}{up_to}"
+        yield "", f"the same {device} has lower limits here. {seen}{up_to}"
 
 
 @cause(
     "small batch",
-    "A step reads all weights, for one request or for fifty. With one, nothing shares the reading.",
+    "A step reads all weights once, for one request or for fifty. With one request, it reads them for a single token.",
     "let more requests share a step (max_num_seqs), send them at the same time, compare equal batches",
 )
 def batch_that_does_not_fill(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
-    """Throughput that a larger batch does not raise, or was measured for one request only."""
+    """A larger batch does not raise the throughput, or the throughput was measured for one request only."""
 
     def gain(by_batch: dict[int, Measurement]) -> float:
         return max(m.value for m in by_batch.values()) / by_batch[min(by_batch)].value
@@ -195,15 +193,15 @@ def batch_that_does_not_fill(report: Reference, reference: Reference | None) -> 
 
 @cause(
     "a fixed time in each step",
-    "In each step Python decides, prepares, samples and hands out, and threads that share a product wait for each other. "
-    "No limit of the table says how quickly a machine does that, and a step of a small model is mostly that.",
-    "close other programs and measure again. If it stays, it is this processor's own; a larger model shows it less",
+    "In each step Python schedules, prepares inputs, samples and returns tokens, and the threads of a GEMM wait for each other. "
+    "The limits do not include this time, which is most of a small model's step.",
+    "close other programs and measure again. If the time stays, it is a property of this CPU; a larger model has a smaller share of it",
 )
 def fixed_time_in_each_step(report: Reference, reference: Reference | None) -> Iterator[tuple[str, str]]:
-    """Half or more of a step's time beyond its floor is there when there is next to nothing to compute, too."""
+    """A step with almost nothing to compute takes over half of the time by which this step exceeds its floor."""
 
     def step_ms(m: Measurement, value: float) -> float:
-        """An ITL as it is, a throughput by its batch, which ends its name."""
+        """An ITL unchanged; a throughput as the time of a step of its batch (the end of its name)."""
         return 1e3 * int(m.name.rpartition("b")[2]) / value if m.unit == "tok/s" else value
 
     for model, by_batch in facts.by_batch_of(report, "itl").items():

@@ -1,4 +1,4 @@
-"""Two machines, line by line: each figure as a fraction of its own machine's limit, and a verdict."""
+"""Compares two machines: each figure as a share of its own machine's limit, with a verdict."""
 
 import math
 import re
@@ -15,8 +15,8 @@ Verdict = Literal[
     "as expected", "slower, as your limits are", "faster than expected", "slower than your limits explain",
     "not comparable",
 ]  # fmt: skip
-CLOSE = 1.25  # as good as: within a quarter
-CLOSE_QUICK = 1.6  # of a few repeats, within more
+CLOSE = 1.25  # shares within this factor count as equal
+CLOSE_QUICK = 1.6  # with few repeats
 CEILINGS = ("read-bandwidth", "copy-bandwidth", "matmul-", "launch", "h2d-", "d2h-", "cache-", "l1-", "l2-")
 
 
@@ -26,8 +26,7 @@ class Line:
 
     Attributes:
         mine, theirs: the measurements.
-        expected: what my machine should give: my floor, and as far from it as the reference is from its own.
-            None where there is no floor to go by.
+        expected: the value at which my machine reaches the reference's share of its limit. None if the two cannot be compared.
         verdict: see `judge`.
     """
 
@@ -43,7 +42,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All lines, and the causes that left a trace. `alone`: figures of mine that the reference has not."""
+    """All lines, and the causes that were found. `alone`: my figures that the reference does not have."""
 
     mine: Reference
     theirs: Reference
@@ -57,7 +56,7 @@ class Comparison:
 
 
 def compare(mine: Reference, theirs: Reference) -> Comparison:
-    """Every figure of `mine` that `theirs` has as well. Ceilings are no lines: they explain the lines."""
+    """Compare every figure that both have. Limits get no line: they explain the lines."""
     close = CLOSE_QUICK if mine.quick or theirs.quick else CLOSE
     figures = [m for m in mine.measurements if not is_ceiling(m)]
     same = same_device(mine, theirs)
@@ -71,11 +70,10 @@ def compare(mine: Reference, theirs: Reference) -> Comparison:
 def judge(mine: Measurement, theirs: Measurement, close: float = CLOSE, same: bool = False) -> Line:
     """A verdict on one figure.
 
-    With floors only the fractions decide: milliseconds are shown and not judged. Without floors
-    figures of different machines cannot be compared at all, those of the same device by their value.
+    With floors, the shares of the limits decide. Without floors, only figures of the same device can be compared, by value.
 
     Args:
-        close: factor within which two fractions count as the same.
+        close: factor within which two shares count as equal.
         same: whether both were measured on the same kind of device.
     """
     how_good = ratio_of_shares(mine, theirs)
@@ -99,9 +97,8 @@ def is_ceiling(m: Measurement) -> bool:
 
 
 def pick_reference(mine: Reference, references: Iterable[Reference]) -> Reference | None:
-    """The most similar machine: of the same kind, figures with hardware and method before what an article tells, one that has
-    figures in common; then the same device, measured before published, memory of about the same speed, and most in common.
-    None only if there are none."""
+    """The most similar reference; None if there are none. In this order: the same kind of device, not an article, figures in common,
+    the same device, measured rather than published, similar memory bandwidth, the number of figures in common."""
 
     def similarity(other: Reference) -> tuple[bool, bool, bool, bool, bool, float, int]:
         common = sum(other.get(m.name) is not None and not is_ceiling(m) for m in mine.measurements)
@@ -114,7 +111,7 @@ def pick_reference(mine: Reference, references: Iterable[Reference]) -> Referenc
 
 
 def like_cards(mine: Reference, references: Iterable[Reference]) -> list[Reference]:
-    """What others have published of the same card, or of another form of it: "NVIDIA H100 PCIe" is like "NVIDIA H100 SXM"."""
+    """The published references of the same GPU model in any form: "NVIDIA H100 PCIe" is like "NVIDIA H100 80GB HBM3"."""
     return [
         r for r in references if r.origin == "published" and mine.device == "gpu" and _kind(r) == _kind(mine)
     ]
@@ -127,7 +124,7 @@ def _kind(report: Reference) -> str:
 
 
 def imagine(machine: Reference, factor: float) -> Reference:
-    """The same machine with everything `factor` times as slow: each figure, and what its limits allow."""
+    """The same machine with every figure and every floor `factor` times as slow."""
 
     def slower(m: Measurement) -> Measurement:
         times = factor if m.better == "lower" else 1 / factor

@@ -14,13 +14,13 @@ from phase5_real_gpu.measuring.machine_limits import measure_limits
 from phase5_real_gpu.measuring.measurements import Bench
 from phase5_real_gpu.measuring.reference_files import Part, Reference, as_reference
 
-DTYPES = {"cpu": ("bfloat16", "float32"), "cuda": ("bfloat16", "float16")}
-
 
 def measure_quickly(device: str, seed: int = 0, tell: Callable[[str], None] = lambda _: None) -> Reference:
-    """The machine at hand, as if read from a file. Takes a few seconds. tell: called with the next step."""
+    """Measure this machine, in the form of a reference file. Takes a few seconds. tell: called with the name of the next step."""
     tell("ceilings")
-    bench = Bench(measure_limits(device, DTYPES[device], quick=True), device, default_dtype(device), seed)
+    dtype = default_dtype(device)  # no other on a GPU: some have no fast bfloat16
+    dtypes = (dtype,) if device == "cuda" else (dtype, "float32")
+    bench = Bench(measure_limits(device, dtypes, quick=True), device, dtype, seed)
     tell("engine")
     plan = replace(plan_for(device, quick=True), mixed=(1, 4, 4), repeats=3)
     measure_model(bench, plan, plan.models[0], peers=False)

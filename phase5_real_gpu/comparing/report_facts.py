@@ -1,4 +1,4 @@
-"""Facts of a report that the causes look for: figures by batch, repeats. Details are whatever a file holds."""
+"""Reads facts from a report for the search for causes. Its details come from a file and are not checked."""
 
 import re
 from typing import Any
@@ -11,10 +11,7 @@ OURS = ("ttft-", "throughput-", "itl-", "decode-", "prefill-", "cpu-decode-")  #
 
 
 def ratio_of_shares(mine: Measurement, theirs: Measurement | None) -> float | None:
-    """My fraction of my machine's limit over theirs of theirs: 1.0 is as good, 0.5 half as good.
-
-    None where one of the two has no limit to compare it with.
-    """
+    """My share of my machine's limit, divided by their share of theirs; None if one of the two has no floor."""
     if theirs is None or (mine.unit, mine.better) != (theirs.unit, theirs.better):
         return None
     if mine.share_of_limit is None or theirs.share_of_limit is None:
@@ -43,7 +40,7 @@ def by_batch_of(report: Reference | None, what: str) -> dict[str, dict[int, Meas
 
 
 def number_or_none(value: Any) -> float | None:
-    """A number above 0, or None: details are whatever a file holds."""
+    """The value if it is a number above 0, else None."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return value if is_number and value > 0 else None
 

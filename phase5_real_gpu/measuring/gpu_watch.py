@@ -1,8 +1,8 @@
-"""The card's own report while it works: power, clocks, temperature, throttling. From NVIDIA's NVML library.
+"""Samples power, clocks, temperature and throttling of a GPU under load, with NVIDIA's NVML library.
 
-A card's clock is low while it idles, so it is sampled under load: of clock, power and temperature the highest value is
-kept, of the clock also the lowest, the 10th percentile and the median of the samples in which the card was busy, and of the
-reasons for a lower clock all that were seen. Without NVML (no card, no package nvidia-ml-py) the report is empty.
+An idle GPU lowers its clock, so the report keeps the highest clock, power and temperature; the lowest, the 10th percentile and
+the median of the clock while the GPU was busy; and every reason for a lower clock that occurred. Without NVML (no GPU, or no
+package nvidia-ml-py) the report is empty.
 """
 
 import bisect
@@ -12,14 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-BUSY = 50  # percent of the time in which a kernel ran
-# Reasons for a lower clock that are not the programs' own choice, by the name of NVML's bit.
+BUSY = 50  # percent of the sampling period in which a kernel ran
+# Limits that lower the clock, by the name of NVML's bit; idling and clocks set by the user are left out.
 REASONS = ("SwPowerCap", "HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
 
 
 def ask() -> dict[str, Any]:
-    """Of the first card, or the first that CUDA_VISIBLE_DEVICES names; values that the card does not report are absent.
-    {} where there is no NVML."""
+    """Query the first GPU, or the first in CUDA_VISIBLE_DEVICES. Values that it does not report are absent; {} without NVML.
+
+    NVML counts GPUs by PCI bus. With different GPUs in one machine, set CUDA_DEVICE_ORDER=PCI_BUS_ID: CUDA's order is then the same."""
     try:
         import pynvml as nvml
 
@@ -27,7 +28,7 @@ def ask() -> dict[str, Any]:
         card = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
         by_number = card.isdigit()
         h = nvml.nvmlDeviceGetHandleByIndex(int(card)) if by_number else nvml.nvmlDeviceGetHandleByUUID(card)
-    except Exception:  # no package, no driver, no such card: each has an error of its own
+    except Exception:  # no package, no driver, no such GPU: each raises its own error
         return {}
     sm, memory = nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM
 
@@ -57,7 +58,7 @@ def ask() -> dict[str, Any]:
 
 @contextmanager
 def watch_card(every: float = 1.0) -> Iterator[dict[str, Any]]:
-    """Asks again and again in a thread of its own. Yields the report so far.
+    """Sample in a thread every `every` seconds. Yields the report, which is updated in place.
 
     >>> with watch_card() as seen:
     ...     work()
@@ -78,7 +79,7 @@ def watch_card(every: float = 1.0) -> Iterator[dict[str, Any]]:
 
     seen.pop("busy_percent", None)
     thread = threading.Thread(target=watch, daemon=True)
-    if seen:  # otherwise there is no card to watch
+    if seen:  # otherwise there is no GPU to watch
         thread.start()
     try:
         yield seen

@@ -1,10 +1,9 @@
-"""The ceilings of this machine: every figure of this phase is compared with them.
+"""Measures the limits (ceilings) of this machine, with which every figure of this phase is compared.
 
-A data sheet says what the silicon could do. A program never reaches that, and how near it comes differs between two
-cards of one kind. So the ceilings are measured, on the machine at hand, with operations as simple as possible: read a
-lot, copy a lot, multiply two large matrices, start an operation on one number.
+Programs do not reach the limits of the data sheet, and two cards of the same model differ. So the limits are measured on this
+machine with simple operations: read and copy a large tensor, multiply two large matrices, start an operation on one number.
 
-Ceilings are the best of several runs. The figures that are compared with them are medians.
+A limit is the best of several runs. The figures that are compared with it are medians.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,12 +32,12 @@ def measure_limits(device: str, dtypes: Sequence[str] = ("bfloat16",), quick: bo
     Raises:
         ValueError: an unknown number format.
     """
-    # Far more than any cache holds; from 2 GiB on torch would read it in pieces.
+    # Larger than every cache; torch would split tensors of 2 GiB and more.
     size = GIB // 4 if device == "cpu" else min(GIB, torch.cuda.mem_get_info()[0] // 4 // 2**15 * 2**15)
     seconds = 0.05 if quick else 0.3
 
     def best(fn: Callable[[], object]) -> float:
-        """Seconds of the fastest of several calls. Each takes much longer than a launch, and fits no cache."""
+        """Seconds of the fastest of several calls. A call takes much longer than a launch, and its data exceed every cache."""
         return time_call(fn, device, seconds, cold=False).low_us / 1e6
 
     def memory() -> list[float]:
@@ -50,7 +49,7 @@ def measure_limits(device: str, dtypes: Sequence[str] = ("bfloat16",), quick: bo
         rates = [tensor.nbytes / read, 2 * here.nbytes / best(lambda: there.copy_(here))]
         if device == "cuda":
             part = tensor[: GIB // 16]
-            host = torch.ones(len(part), pin_memory=True)  # the card may fetch pinned memory itself
+            host = torch.ones(len(part), pin_memory=True)  # the GPU can access pinned memory directly
             ways = (lambda: part.copy_(host, non_blocking=True), lambda: host.copy_(part, non_blocking=True))
             rates += [part.nbytes / best(way) for way in ways]
         return [rate / GB for rate in rates]
@@ -59,11 +58,11 @@ def measure_limits(device: str, dtypes: Sequence[str] = ("bfloat16",), quick: bo
         side = 8192 if device == "cuda" else 1024 if quick else 2048
         if device == "cpu" and kind == torch.float16:
             side = 512  # many CPUs compute in float16 only by way of float32, a hundred times slower
-        # Random numbers: zeros would cost a GPU less power and let it run faster than it really can.
+        # Random numbers: with zeros a GPU draws less power and clocks higher than with real data.
         a, b = (torch.randn(side, side, device=device).to(kind) for _ in range(2))
         return 2 * side**3 / best(lambda: a @ b) / TERA
 
-    # Some processors multiply 16 bits slower than 32: there it is best to widen them first.
+    # Some CPUs multiply slower in 16 bits than in float32. There the limit is that of float32.
     wider = {torch.float32} if device == "cpu" else set()
     rates = {dtype: max(map(tflops, {parse_dtype(dtype)} | wider)) for dtype in dtypes}
     number, starts = torch.zeros(1, device=device), 100 if quick else 500
@@ -76,8 +75,7 @@ def open_bench(device: str, dtype: str, quick: bool, seed: int, resume: str | No
     """A bench with the ceilings of this machine.
 
     Args:
-        resume: the report of an earlier run: its ceilings and figures are taken over. A file that does not exist yet
-            is no mistake.
+        resume: the report of an earlier run, whose limits and figures are reused. The file need not exist.
 
     Raises:
         LabError: the report cannot be read, or was measured on another device, in another dtype or more quickly.
@@ -88,7 +86,9 @@ def open_bench(device: str, dtype: str, quick: bool, seed: int, resume: str | No
     limits = earlier.limits
     is_alike = (limits.device_name, earlier.quick) == (device_name(device), quick)
     if not is_alike or dtype not in limits.matmul_tflops:
-        raise LabError(f"{resume} was measured in another way ({limits.device_name}): give another --json")
+        raise LabError(
+            f"{resume} was measured on another device ({limits.device_name}), in another dtype or with another --quick: give another --json"
+        )
     ceilings = {m.name for m in limits.measurements()}
     found = {m.name: m for m in earlier.measurements if m.name not in ceilings}
     return Bench(limits, device, dtype, seed, found=found)

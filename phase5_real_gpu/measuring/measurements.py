@@ -15,6 +15,7 @@ import torch
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from labkit.errors import LabError
 from labkit.foreign import visible
 from phase2_attention_kvcache.measuring.roofline import Ceilings, Work
 
@@ -188,14 +189,16 @@ class Bench:
             self.leave_out(what, str(error))
         except Exception as error:
             line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
-            is_full = (
-                isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate" in line
-            )  # on a CPU
-            why = "out of memory" if is_full else f"{type(error).__name__}: {line[:160]}"
+            full = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate" in line
+            why = "out of memory" if full else f"{type(error).__name__}: {line[:160]}"
             self.leave_out(what, why)
         if self.device == "cuda":
-            # The memory of a failed attempt must not make the next one fail.
-            torch.cuda.empty_cache()
+            try:  # after an illegal address every call fails: this process cannot use the GPU any more
+                torch.cuda.synchronize()
+            except RuntimeError:
+                lost = f"{what} failed and left the GPU unusable for this process ({self.left_out[what]})"
+                raise LabError(f"{lost}: find the kernel with compute-sanitizer, docs/PROFILING.md") from None
+            torch.cuda.empty_cache()  # the memory of a failed case must not make the next one fail
         return None
 
     def leave_out(self, what: str, why: str) -> None:

@@ -1,7 +1,7 @@
-"""How fast a CPU core reads from each of its memories, and how long it waits for a single number.
+"""Measures how fast a CPU core reads from each of its memories, and how long a single load takes.
 
-Both are measured over working sets of growing size, read again and again. As long as a set fits in a cache,
-it is read from there. When it outgrows one, the curve takes a step.
+Both are measured on working sets of growing size, each read repeatedly. A set that fits in a cache is read from there. Where the
+set outgrows a cache, the curve has a step.
 """
 
 import time
@@ -21,7 +21,7 @@ SYSTEM_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 @dataclass(frozen=True)
 class Point:
-    """Measured on a working set of `size` bytes: GB/s in order, and nanoseconds for one jump."""
+    """Measured on a working set of `size` bytes: GB/s of sequential reads, and nanoseconds per dependent load."""
 
     size: int
     gb_s: float
@@ -29,10 +29,7 @@ class Point:
 
 
 def cache_sizes(folder: Path = SYSTEM_CACHES) -> dict[str, int]:
-    """{"L1": bytes, "L2": ..., "L3": ...} as Linux describes the first core. {} where it does not (macOS).
-
-    L1 is the one for data; the other one holds instructions.
-    """
+    """{"L1": bytes (of the data cache), "L2": ..., "L3": ...} as Linux describes the first core; {} on other systems."""
     sizes: dict[str, int] = {}
     units = {"K": KIB, "M": MIB, "G": 2**30}
     for index in sorted(folder.glob("index*")):
@@ -48,7 +45,7 @@ def cache_sizes(folder: Path = SYSTEM_CACHES) -> dict[str, int]:
 
 @njit(cache=True)
 def _read(numbers, times):
-    """Sum of all numbers, `times` over. Integers: their additions may be done in any order, many at a time."""
+    """The sum of all numbers, `times` times. Integer additions can be reordered, so the compiler vectorizes them."""
     total = 0
     for _ in range(times):
         for i in range(len(numbers)):
@@ -58,14 +55,14 @@ def _read(numbers, times):
 
 @njit(cache=True)
 def _jump(following, place, jumps):
-    """Each place says which one is next, so no jump can begin before the last one ended."""
+    """Follow `jumps` links. Each number is the index of the next one, so each load waits for the previous load."""
     for _ in range(jumps):
         place = following[place]
     return place
 
 
 def sweep_sizes(largest: int, quick: bool = False) -> list[int]:
-    """4 KiB to `largest`, two a doubling; one every second doubling if quick."""
+    """4 KiB to `largest`, two per doubling; with `quick` one per two doublings."""
     sizes, size = [], 4 * KIB
     while size <= largest:
         sizes.append(size)
@@ -76,10 +73,10 @@ def sweep_sizes(largest: int, quick: bool = False) -> list[int]:
 
 
 def read_speed(size: int, seconds: float = 0.02, runs: int = 3) -> float:
-    """GB/s of one core that reads `size` bytes again and again. The best of several runs."""
-    # torch's memory begins where a line of memory begins: otherwise every second load would touch two lines.
+    """GB/s of one core that reads `size` bytes repeatedly; the best of several runs."""
+    # torch aligns memory to cache lines. Otherwise a vector load could touch two lines.
     numbers = torch.ones(max(1, size // 8), dtype=torch.int64).numpy()
-    _read(numbers, 1)  # compiles, and brings the numbers near
+    _read(numbers, 1)  # compiles, and fills the caches
     began = time.perf_counter()
     _read(numbers, 1)
     once = max(time.perf_counter() - began, 1e-7)
@@ -90,12 +87,12 @@ def read_speed(size: int, seconds: float = 0.02, runs: int = 3) -> float:
         total = _read(numbers, times)
         best = min(best, time.perf_counter() - began)
     if total != times * len(numbers):
-        raise AssertionError("the sum is wrong")  # a compiler that skips the reading would show here
+        raise AssertionError("the sum is wrong")  # the compiler must not skip the reading
     return times * numbers.nbytes / best / GB
 
 
 def circle(size: int, seed: int = 0) -> np.ndarray:
-    """A walk through `size` bytes that touches each line of memory once, in random order, and comes back."""
+    """A closed chain of links through `size` bytes that visits each cache line once, in random order."""
     step = LINE // 8
     lines = max(2, size // LINE)
     order = np.random.default_rng(seed).permutation(lines)
@@ -105,10 +102,10 @@ def circle(size: int, seed: int = 0) -> np.ndarray:
 
 
 def jump_time(size: int, seconds: float = 0.02) -> float:
-    """Nanoseconds to fetch one number whose address was not known before."""
+    """Nanoseconds to load one number whose address depends on the previous load."""
     following = circle(size)
     lines = len(following) * 8 // LINE
-    place = _jump(following, 0, min(lines, 300_000))  # brings near what fits
+    place = _jump(following, 0, min(lines, 300_000))  # fills the caches
     began = time.perf_counter()
     place = _jump(following, place, 2000)
     each = (time.perf_counter() - began) / 2000
@@ -119,7 +116,7 @@ def jump_time(size: int, seconds: float = 0.02) -> float:
 
 
 def level_of(size: int, caches: dict[str, int]) -> str | None:
-    """The memory that surely serves a set of this size: one that it fits with room, and the one before not at all."""
+    """The memory that certainly serves a set of this size: the set fills at most half of it, and twice the previous cache (for DRAM three times)."""
     before = 0
     for name, capacity in caches.items():
         if 2 * before <= size <= capacity // 2:
@@ -131,7 +128,7 @@ def level_of(size: int, caches: dict[str, int]) -> str | None:
 
 
 def by_level(points: Sequence[Point], caches: dict[str, int]) -> dict[str, Point]:
-    """For each level the median of the points that it surely served, as one Point (its size: the level's own)."""
+    """For each level the median of its points (see `level_of`), as one Point with the size of the level."""
     found: dict[str, Point] = {}
     for name in [*caches, "DRAM"]:
         here = [p for p in points if level_of(p.size, caches) == name]

@@ -1,9 +1,8 @@
-"""How fast a GPU reads from each of its memories, and how long it waits for a single number.
+"""How fast a GPU reads from each of its memories, and how long a single load takes.
 
-One kernel for all of them: every program goes over the same working set again and again, each from another
-place on. A set that fits beside a multiprocessor is read from its L1 cache, a larger one from the L2 cache that
-all share, one larger still from HBM. Registers have no addresses to sweep: they are timed with multiplications
-that find all their numbers there.
+One kernel measures all memories: every program reads the same working set again and again, and each program starts at
+another place. A set that fits in the L1 cache of a multiprocessor is read from there, a larger set from the L2 cache that all
+multiprocessors share, and a set larger than that from the GPU's main memory.
 """
 
 import torch
@@ -15,7 +14,9 @@ from phase5_real_gpu.measuring.memory_cpu import KIB, circle
 from phase5_real_gpu.measuring.timing import time_call
 
 BLOCK = 4096  # numbers that a program reads at a time: 16 KiB
-PROGRAMS_PER_MULTIPROCESSOR = 8
+# A program has 256 threads of 40 to 63 registers (compiled for sm_75 to sm_120), so every GPU holds four at once. With more,
+# some programs would start late and read alone at the end, which would lower the measured rate.
+PROGRAMS_PER_MULTIPROCESSOR = 4
 
 
 @triton.jit
@@ -27,21 +28,21 @@ def sweep_kernel(
     turns,
     BLOCK: tl.constexpr,
 ):
-    """Each program adds up `turns` blocks, and begins again at the front when it comes to the end."""
+    """Each program adds up `turns` blocks. At the end of the set it continues at the beginning."""
     program = tl.program_id(0)
     places = tl.arange(0, BLOCK)
     start = (program.to(tl.int64) * stride) & (size - 1)
     total = tl.zeros([BLOCK], tl.int32)
     for turn in range(turns):
-        # The place depends on the turn: a load that were always the same would be moved out of the loop.
-        first = tl.multiple_of((start + turn * BLOCK) & (size - 1), BLOCK)  # the compiler does not see it
+        # The place depends on the turn: the compiler would move a load of a constant address out of the loop.
+        first = tl.multiple_of((start + turn * BLOCK) & (size - 1), BLOCK)  # the compiler cannot infer it
         total += tl.load(numbers + first + places)
     tl.store(out + program, tl.sum(total, axis=0))
 
 
 @triton.jit
 def jump_kernel(out, following, jumps):
-    """One program, one number at a time: each says where the next one lies. It goes on where `out` says."""
+    """One program follows `jumps` links: each number is the index of the next one. `out` holds the first index, then the last."""
     place = tl.load(out)
     for _ in range(jumps):
         place = tl.load(following + place)
@@ -49,9 +50,9 @@ def jump_kernel(out, following, jumps):
 
 
 def cache_sizes() -> dict[str, int]:
-    """{"L1": bytes beside one multiprocessor, "L2": bytes that all share}, as the driver says."""
+    """{"L1": bytes of one multiprocessor, "L2": bytes that all multiprocessors share}, as the driver reports them."""
     card = torch.cuda.get_device_properties(0)
-    # L1 cache and shared memory are one piece of silicon, divided at need.
+    # L1 cache and shared memory divide one memory between them. The driver reports the part that shared memory can take.
     return {"L1": card.shared_memory_per_multiprocessor, "L2": card.L2_cache_size}
 
 
@@ -62,7 +63,7 @@ def sweep_sizes(largest: int, quick: bool = False) -> list[int]:
 
 
 def sweep(numbers: torch.Tensor, programs: int, turns: int) -> torch.Tensor:
-    """[programs]: what each program's `turns` blocks add up to.
+    """[programs]: the sum of each program's `turns` blocks.
 
     Args:
         numbers: int32, a power of two of them, at least BLOCK.
@@ -73,14 +74,14 @@ def sweep(numbers: torch.Tensor, programs: int, turns: int) -> torch.Tensor:
     require_triton()
     size = numbers.numel()
     out = torch.zeros(programs, dtype=torch.int32, device=numbers.device)
-    # Neighbours begin far apart: one must not find in L1 what another has just fetched.
+    # Programs start far apart, so that no program finds data in L1 that another program has just loaded.
     stride = max(37, size // programs // BLOCK) * BLOCK
     sweep_kernel[(programs,)](out, numbers, size, stride, turns, BLOCK=BLOCK, num_warps=8)
     return out
 
 
 def read_speed(size: int, seconds: float = 0.02) -> float:
-    """GB/s of the whole card that reads a set of `size` bytes, a power of two, again and again."""
+    """GB/s of the whole GPU while it reads a set of `size` bytes, a power of two, again and again."""
     card = torch.cuda.get_device_properties(0)
     programs = card.multi_processor_count * PROGRAMS_PER_MULTIPROCESSOR
     numbers = torch.ones(size // 4, dtype=torch.int32, device="cuda")
@@ -92,10 +93,10 @@ def read_speed(size: int, seconds: float = 0.02) -> float:
 
 
 def jump_time(size: int, jumps: int = 20_000) -> float:
-    """Nanoseconds to fetch one number whose address was not known before.
+    """Nanoseconds to load one number whose address depends on the previous load.
 
-    Each call goes on where the one before stopped. From the same start it would walk the same few lines again, and
-    those would be in a cache by then.
+    Each call continues where the previous call stopped. From the same start it would follow the same links again, and
+    they would be in a cache by then.
     """
     following = torch.from_numpy(circle(size)).to("cuda")
     out = torch.zeros(1, dtype=torch.int64, device="cuda")

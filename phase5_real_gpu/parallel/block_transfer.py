@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from labkit.machine import synchronize
+
 BlockPair = tuple[int, int]  # (block of the other side, own block)
 
 
@@ -34,6 +36,7 @@ def copy_blocks(
     """
     for copied, (theirs, own) in enumerate(pairs):
         target[:, :, own].copy_(source[:, :, theirs])
+        synchronize(target.device.type)  # on a GPU `copy_` only queues the copy
         if clock() >= lease_until:
             return {own for _, own in pairs[copied:]}
     return set()

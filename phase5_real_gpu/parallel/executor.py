@@ -16,6 +16,7 @@ Source: vllm/v1/executor/multiproc_executor.py.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import time
 import weakref
@@ -89,8 +90,9 @@ class MultiprocExecutor:
                 f"{world_size} ranks need a GPU each, and this machine has {torch.cuda.device_count()}: lower "
                 "tensor_parallel_size or pipeline_parallel_size"
             )
-        # Through it the ranks exchange their addresses.
-        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        # Through it the ranks exchange their addresses. torch for Windows is built without libuv.
+        options = dict(is_master=True, wait_for_workers=False, use_libuv=os.name != "nt")
+        self._store = dist.TCPStore("127.0.0.1", 0, **options)
         self._timeout = timeout
         self._dead: str | None = None
         num_threads = max(1, torch.get_num_threads() // world_size)

@@ -1,5 +1,6 @@
 """The process of one rank: it holds a part of the model and of the cache, and executes the calls of the engine's process."""
 
+import os
 import pickle
 import signal
 from dataclasses import dataclass, replace
@@ -74,7 +75,7 @@ class Worker:
         world_size = place.tensor_parallel_size * place.num_stages
         # Longer than the engine's process, which can tell which rank has not answered.
         waits = timedelta(seconds=2 * settings.timeout)
-        store = dist.TCPStore("127.0.0.1", settings.port, is_master=False, timeout=waits)
+        store = dist.TCPStore("127.0.0.1", settings.port, None, False, waits, use_libuv=os.name != "nt")
         backend = "nccl" if device_type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=place.rank, world_size=world_size, timeout=waits)
         self.collectives = Collectives(place, device_type)
@@ -170,7 +171,8 @@ def run_worker(settings: WorkerSettings, connection: Connection) -> None:
             except (EOFError, ConnectionError):
                 raise
             except Exception as error:
-                answer = Failed(f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
+                line, *_ = str(error).splitlines() or ["no message"]
+                answer = Failed(f"{type(error).__name__}: {line[:200]}")
             connection.send_bytes(pickle.dumps(answer))
             if worker is None:
                 return

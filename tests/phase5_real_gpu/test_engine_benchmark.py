@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 from transformers import AutoModelForCausalLM
 
+from labkit.errors import LabError
 from labkit.lab import Lab
 from phase2_attention_kvcache.measuring.roofline import hollow, work_of_batch
 from phase2_attention_kvcache.model import Transformer
@@ -165,6 +166,17 @@ def test_a_model_that_does_not_fit_is_told_and_the_next_one_runs(run_script, mon
     assert "throughput-tales-b5" in names and not any("gpt2" in name for name in names)
     # When no model fits, the arithmetic is still told.
     assert "t4-throughput" in run_script(engine_benchmark, *options, "gpt2")["out"]
+
+
+def test_a_kernel_that_breaks_the_gpu_ends_the_script_in_a_line(monkeypatch):
+    """After an illegal address every call of CUDA raises."""
+
+    def broken(*_):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", broken)
+    with pytest.raises(LabError, match=r"^decode failed and left the GPU unusable .*illegal memory access"):
+        Bench(LIMITS, "cuda", "bfloat16").attempt("decode", broken)
 
 
 def measured_on_a_gpu(flat: bool) -> tuple[Bench, Plan]:

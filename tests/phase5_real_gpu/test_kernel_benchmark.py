@@ -257,7 +257,7 @@ def test_script_on_a_cpu(run_script, tmp_path):
     assert all(again[name] == found[name] for name in wanted - {"cpu-prefill-1k"})
 
     report["results"]["limits"]["device_name"] = "other"
-    for text, says in (("{", "not JSON"), (json.dumps(report), r"measured in another way \(other\)")):
+    for text, says in (("{", "not JSON"), (json.dumps(report), r"measured on another device \(other\)")):
         (tmp_path / "x.json").write_text(text)
         with pytest.raises(LabError, match=says):
             open_bench("cpu", "float32", True, 0, str(tmp_path / "x.json"))
