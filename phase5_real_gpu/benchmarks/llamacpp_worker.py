@@ -1,8 +1,8 @@
-"""llama.cpp in a process of its own, as vllm_worker.py is vLLM's. See vllm_process.py.
+"""Runs llama.cpp in its own process, as vllm_worker.py runs vLLM. See vllm_process.py.
 
     python llamacpp_worker.py SETTINGS        SETTINGS: {"model": FILE.gguf, "threads": 2, ...}
 
-It runs in an environment that holds the package `xllamacpp`, so it imports nothing of the course. The one question it knows is
+It runs in an environment with the package `xllamacpp`, so it imports nothing from the course. It answers one request:
 
     {"do": "time", "requests": [[prompt, tokens to write], ...]}
 """
@@ -20,10 +20,10 @@ Requests = list[tuple[list[int], int]]
 
 
 def start(settings: dict[str, Any]) -> Callable[[Requests], list[int]]:
-    """Its server, in this process: requests join and leave its batch as they come and go.
+    """Start llama.cpp's server, with continuous batching, in this process.
 
     Returns:
-        serves requests, and says how many tokens each of them got.
+        a function that serves requests and returns the number of tokens of each answer.
     """
     import xllamacpp
 
@@ -40,7 +40,7 @@ def start(settings: dict[str, Any]) -> Callable[[Requests], list[int]]:
 
     def complete(request: tuple[list[int], int]) -> int:
         prompt, max_tokens = request
-        # The workload with one long beginning: all engines may keep what they computed.
+        # The workload with a shared prefix: all engines use their prefix cache.
         shared = len(prompt) > 256
         asked = dict(
             prompt=prompt, max_tokens=max_tokens, temperature=0, ignore_eos=True, cache_prompt=shared

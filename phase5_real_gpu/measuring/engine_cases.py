@@ -1,7 +1,7 @@
 """The cases of the engine benchmark, and the floor of each of its figures.
 
-Models by their shape (speed does not depend on the weights), workloads, their sizes for each kind of machine, and
-the arithmetic of the shortest time that a prefill or a decode step can take.
+Shapes of models (speed does not depend on the weights), workloads, their sizes for each kind of machine, and the
+shortest possible time of a prefill or a decode step.
 """
 
 import random
@@ -36,8 +36,8 @@ MODEL_NAMES = ("tales", "gpt2", "tinyllama", "llama3-8b")
 def bench_model(name: str) -> BenchModel:
     """The shape of a model by its short name.
 
-    TinyLlama was trained for 2,048 tokens. Positions are a rotation, so its shape can be run beyond that: the
-    text would be poor, the speed is right. GPT-2's table of positions ends at 1,024.
+    TinyLlama was trained on 2,048 tokens. Its rotary positions allow longer contexts: the speed is right, the text would
+    be poor. GPT-2's table of positions ends at 1,024.
     """
     match name:
         case "tales":
@@ -57,7 +57,7 @@ def llama_config(shape: str, **settings: float) -> ModelConfig:
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to run.
+    """The sizes of a benchmark.
 
     Attributes:
         models: names for `bench_model`.
@@ -65,9 +65,9 @@ class Plan:
         batches: how many requests are served together.
         isl, osl: tokens of each one's prompt and answer.
         mixed: requests of the workload of unequal lengths, and its shortest and longest prompt and answer.
-        repeats: how often each figure is taken; the median counts.
-        step_tokens: most tokens of a step.
-        peer_seconds: time for transformers, per model. What comes later is left out, and said so.
+        repeats: measurements of each figure; the median counts.
+        step_tokens: `max_num_batched_tokens`.
+        peer_seconds: time for transformers per model. Later cases are left out, with a line.
     """
 
     models: tuple[str, ...]
@@ -92,7 +92,7 @@ ON_CPU = Plan(
 
 
 def plan_for(device: str, quick: bool) -> Plan:
-    """Sizes that a machine bears: at most five minutes on a large GPU, one or two on a CPU, seconds with `quick`."""
+    """Sizes for at most five minutes on a large GPU, one or two on a CPU, seconds with `quick`."""
     if device == "cuda":
         small = dict(batches=(1, 64), osl=32, mixed=(64, 16, 64), peer_seconds=10.0)
         return replace(ON_GPU, models=("tinyllama",), repeats=1, **small) if quick else ON_GPU
@@ -111,16 +111,13 @@ def default_dtype(device: str) -> str:
 
 
 def equal_workload(batch: int, isl: int, osl: int, vocab_size: int, seed: int = 0) -> Workload:
-    """Requests of one length that arrive together: what static batches are good at.
-
-    Random token ids, so that no two prompts share a prefix.
-    """
+    """Requests of one length that arrive together, as static batching needs them. Random token ids: no shared prefixes."""
     rng = random.Random(seed)
     return [([rng.randrange(vocab_size) for _ in range(isl)], osl) for _ in range(batch)]
 
 
 def mixed_workload(count: int, low: int, high: int, vocab_size: int, seed: int = 0) -> Workload:
-    """Prompts and answers of any length between `low` and `high`: what people send."""
+    """Prompts and answers with random lengths between `low` and `high`, as real requests have."""
     rng = random.Random(seed)
     lengths = [(rng.randint(low, high), rng.randint(low, high)) for _ in range(count)]
     return [([rng.randrange(vocab_size) for _ in range(isl)], osl) for isl, osl in lengths]

@@ -44,7 +44,7 @@ def workloads_of(model: BenchModel, plan: Plan, seed: int) -> dict[str, Workload
 
 
 def make_engine(model: Transformer, plan: Plan) -> LLMEngine:
-    """An engine as a server has it, its cache as large as the memory allows, but without prefix caching."""
+    """An engine as in a server, with the largest cache that fits in memory, but without prefix caching."""
     config = EngineConfig(
         max_num_seqs=max(*plan.batches, plan.mixed[0]), max_num_batched_tokens=plan.step_tokens,
         enable_prefix_caching=False,
@@ -56,7 +56,7 @@ def serve(engine: LLMEngine, workload: Workload) -> tuple[float, list[float]]:
     """Seconds from the first arrival to the last token, and all ITLs in seconds.
 
     Raises:
-        RuntimeError: an answer has not the length asked for. (Then the figure would be wrong.)
+        RuntimeError: an answer has the wrong length, so the figure would be wrong.
     """
     params = [SamplingParams(temperature=0, max_tokens=osl, ignore_eos=True) for _, osl in workload]
     synchronize(engine.model.device.type)
@@ -137,7 +137,7 @@ def _throughput(
 
 
 def _hollow_ms(engine: LLMEngine, seed: int) -> float:
-    """Milliseconds of a step with as many layers and next to nothing to read: the fixed part of every step."""
+    """Milliseconds of a step with as many layers and almost nothing to read: the fixed part of every step."""
     like = engine.model
     model = Transformer.random(hollow(like.config), like.dtype, like.device.type, seed)
     other = LLMEngine(model, None, EngineConfig(num_blocks=8))
@@ -149,7 +149,7 @@ def _hollow_ms(engine: LLMEngine, seed: int) -> float:
 def measure_peers(
     bench: Bench, plan: Plan, bm: BenchModel, model: Any, workloads: dict[str, Workload]
 ) -> None:
-    """transformers on the same workloads, within the time that the plan gives it."""
+    """Measure transformers on the same workloads, within the plan's `peer_seconds`."""
     bench.until = time.monotonic() + plan.peer_seconds
     for ending, workload in workloads.items():
         name = f"transformers-static-throughput-{bm.name}-{ending}"
@@ -170,7 +170,7 @@ def _their_throughput(bench: Bench, model: Any, name: str, workload: Workload) -
 
 
 def measure_model(bench: Bench, plan: Plan, bm: BenchModel | str, peers: bool = True) -> None:
-    """Our engine, then the other, on one model. Its memory is free again afterwards."""
+    """Measure our engine, then transformers, on one model, and free its memory."""
     bm = cases.bench_model(bm) if isinstance(bm, str) else bm
     workloads = workloads_of(bm, plan, bench.seed)
 

@@ -1,7 +1,7 @@
-"""What a measurement of a machine runs, in which order, and what each figure should be on a known card.
+"""The parts of a measurement in their order, and the expected range of each figure on a known card.
 
-Expected values are a data sheet's ceilings times a share. The upper end is the ceiling itself (of GEMMs a tenth more, since
-cards boost above the clock of their data sheet); the lower end is what a sound setup still reaches. A figure outside is no verdict: it says where to look first.
+A range extends from a share of a data sheet's limit, which a working setup reaches, to the limit itself (for GEMMs a tenth more,
+because cards boost above the clock of their data sheet). A figure outside its range shows where to look first.
 
 Sources of the ceilings (`CARDS`, phase 1): NVIDIA's data sheets of H200 (nvidia.com/en-us/data-center/h200), H100
 (.../h100), A100 (.../a100), L4 (.../l4) and T4 (.../tesla-t4), and the whitepaper of the Ada architecture for the RTX 4090.

@@ -1,8 +1,8 @@
-"""The cases of the kernel benchmark: their shapes, their work, their data and the right answers.
+"""The cases of the kernel benchmark: shapes, work, data and expected results.
 
-A case is a shape and some lengths. From these follow the operations and the bytes, and with the ceilings of a
-machine the shortest time that any kernel could take. The right answer is Phase 2's `attention` in
-float32, request by request; a kernel that does not give it gets no figure.
+A case consists of a shape and lengths. They determine the operations and bytes, and with the limits of a machine the shortest
+possible time. The expected result is that of Phase 2's `attention` in float32, request by request. A kernel with another
+result gets no figure.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ from phase5_real_gpu.ladder.counted_loads import random_step
 from phase5_real_gpu.ladder.ladder_rungs import Shape
 from phase5_real_gpu.measuring.measurements import NotHere
 
-# Largest relative error of a head's output. Rounding gives about 0.003 in bfloat16; one token too few among
-# thousands shows as more than 0.02 in the head that looked at it most.
+# Largest relative error of a head's output. Rounding gives about 0.003 in bfloat16; one missing token among
+# thousands gives more than 0.02 in the head with the largest weight on it.
 LARGEST_ERROR = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 2e-2}
 
 
@@ -65,8 +65,7 @@ class AttentionCase:
     def work(self) -> Work:
         """Operations: 4 for each pair of (query, key) numbers, two for the score and two for the weighted sum.
 
-        Bytes: keys and values once, queries, results, and the block tables. What a kernel writes and reads
-        again on its way is its own affair, and not counted.
+        Bytes: keys, values, queries, results and block tables, once each. Intermediate results are not counted.
         """
         h = self.heads
         pairs = sum(
@@ -123,7 +122,7 @@ def decode_case(name: str, title: str, context_lens: Sequence[int], **more) -> A
 
 
 def skewed_lengths(requests: int, total: int, pattern=(0.1, 0.4, 0.5, 1.0, 0.2)) -> list[int]:
-    """Lengths in these proportions, over and over, that add up to `total` exactly.
+    """Lengths that repeat these proportions and add up to exactly `total`.
 
     >>> skewed_lengths(5, 2200)
     [100, 400, 500, 1000, 200]
@@ -163,11 +162,11 @@ PYTHON_CPU = decode_case("cpu-decode-b1-1k", "decode, 1 user x 1k", [K], heads=G
 
 @dataclass
 class AttentionInputs:
-    """A case in memory, as `random_step` makes it: blocks lie scattered, and slots without a token hold NaN.
+    """The tensors of a case, made by `random_step`: blocks are scattered, and slots without a token hold NaN.
 
     Attributes:
         q: [N, num_heads, head_dim]. k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim].
-        block_tables: [B, most blocks] int32; behind a request's blocks they point outside.
+        block_tables: [B, most blocks] int32; entries after a request's blocks are invalid.
         context_lens: [B] int32. cu_query_lens: [B + 1] int32.
     """
 
@@ -187,14 +186,14 @@ class AttentionInputs:
         """Keys and values of one request in order, [context_len, num_kv_heads, head_dim] float32."""
         n = self.case.context_lens[request]
         blocks = self.block_tables[request, : -(-n // self.case.heads.block_size)].long()
-        # As bits, because not all devices can index fp8.
+        # As bytes, because not all devices can index fp8.
         pools = (cache.view(torch.uint8)[blocks].view(cache.dtype) for cache in (self.k_cache, self.v_cache))
         keys, values = (pool.flatten(0, 1)[:n].float() for pool in pools)
         return keys, values
 
 
 def make_inputs(case: AttentionCase, device: str, seed: int = 0) -> AttentionInputs:
-    """Random data (zeros would cost a GPU less power, and make it faster than it is)."""
+    """Random data: with zeros a GPU draws less power and clocks higher than with real data."""
     shape = Shape(case.context_lens, *case.heads)
     q, k_cache, v_cache, tables, lens = random_step(
         shape, getattr(torch, case.dtype), device, seed, case.query_lens
@@ -208,15 +207,14 @@ def make_inputs(case: AttentionCase, device: str, seed: int = 0) -> AttentionInp
 
 
 class WrongAnswer(NotHere):
-    """A kernel's result is not attention, so it gets no figure."""
+    """A kernel's result is wrong, so it gets no figure."""
 
 
 @torch.inference_mode()
 def reference(inputs: AttentionInputs, most_queries: int = 256) -> Tensor:
     """[N, num_heads, head_dim] float32, on the same device: Phase 2's `attention`.
 
-    A long prompt is done in chunks of `most_queries` tokens behind what came before them: its scores would
-    not fit in memory.
+    A long prompt is computed in chunks of `most_queries` tokens, because all its scores would not fit in memory.
     """
     out, start = [], 0
     for i, (query_len, context_len) in enumerate(zip(inputs.case.query_lens, inputs.case.context_lens)):
@@ -234,7 +232,7 @@ def check_answer(out: Tensor, expected: Tensor, dtype: str) -> float:
     """The largest relative error of any token's head; up to LARGEST_ERROR is accepted.
 
     Raises:
-        WrongAnswer: it is larger than rounding explains, or not a number.
+        WrongAnswer: the error is larger than rounding explains, or not a number.
     """
     if out.shape != expected.shape:
         raise WrongAnswer(f"wrong: the result has shape {list(out.shape)}, not {list(expected.shape)}")

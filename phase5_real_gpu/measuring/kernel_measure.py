@@ -1,4 +1,4 @@
-"""One kernel on one case: check its answer, time it, and compare it with the limit of the machine."""
+"""Checks a kernel's result on a case, times the kernel, and compares the time with the limit of the machine."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -18,7 +18,7 @@ from phase5_real_gpu.measuring.timing import Timing, time_call, time_in_graph
 
 
 def floor_of(case: AttentionCase | WriteCase | GemmCase, limits: Limits) -> Floor:
-    """Attention and GEMMs are compared with reading, storing keys and values with copying."""
+    """The floor of a case: of reading for attention and GEMMs, of copying for storing keys and values."""
     if isinstance(case, WriteCase):
         return Floor(case.work.bytes / (limits.copy_gb_s * GB), "bandwidth")
     return limits.floor(case.work, case.dtype)
@@ -55,10 +55,10 @@ def measure_runner(
 
     Args:
         layers: the inputs of one call after the other; the same numbers in different memory.
-        expected: the right answer, of every layer.
+        expected: the result of every layer.
 
     Raises:
-        NotHere: this machine or case cannot have the runner. WrongAnswer: its answer is wrong.
+        NotHere: this machine or case cannot have the runner. WrongAnswer: its result is wrong.
     """
     case, calls = layers[0].case, runner.prepare(layers)
     error = max(cases.check_answer(call(), expected, case.dtype) for call in calls)
@@ -96,7 +96,7 @@ def measure_write(
     if not torch.equal(caches, expected):
         raise cases.WrongAnswer("wrong: the cache does not hold the new keys and values: no figure")
     del expected
-    # Several layers: the bytes written for a single one could stay in the GPU's cache and never reach memory.
+    # Several layers: the bytes of a single one could stay in the GPU's L2 cache and not reach memory.
     layers = [(k, v, *caches)]
     if device == "cuda":
         layers += [(k.clone(), v.clone(), *caches.clone()) for _ in range(7)]
@@ -109,7 +109,7 @@ def measure_write(
 
 @torch.inference_mode()
 def measure_gemm(bench: Bench, case: GemmCase, title: str, layers: int) -> Measurement:
-    """A matrix for each layer, all in one CUDA graph: together they are more than a cache holds.
+    """Time one matrix per layer, all in one CUDA graph: together they exceed every cache.
 
     Raises:
         WrongAnswer: a row is not that of the dequantised matrix.
@@ -133,7 +133,7 @@ def measure_gemm(bench: Bench, case: GemmCase, title: str, layers: int) -> Measu
 def run_case(
     bench: Bench, case: AttentionCase, runners: Sequence[Runner], graph_layers: int = 0, slow: bool = False
 ) -> None:
-    """All runners on one case: the same data, the same right answer. A figure that is already there stays.
+    """Measure all runners on one case, with the same data and expected result. An existing figure is kept.
 
     Args:
         graph_layers: time so many layers as one CUDA graph, under the name "...-graph". slow: as for `Bench.attempt`.

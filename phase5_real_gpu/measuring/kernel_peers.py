@@ -1,8 +1,8 @@
 """Implementations of the same attention: the course's own, PyTorch's and FlashInfer's, behind one interface.
 
-A runner takes one or several layers (same tables and lengths, keys and values of their own) and returns one
-call for each. Work that can be done once per step is done before, and not timed: our plan of splits, FlashInfer's `plan`.
-SDPA gets its keys contiguous, not in blocks: its figure is the ceiling that paging costs something against.
+A runner takes one or several layers (the same tables and lengths, with their own keys and values) and returns one call for
+each. Work that is done once per step is not timed: our plan of splits, FlashInfer's `plan`. SDPA gets contiguous keys
+instead of blocks, so the difference from its figure includes the cost of paging.
 """
 
 import itertools
@@ -43,7 +43,7 @@ class Runner:
 
 
 def copies_in_memory(inputs: AttentionInputs, layers: int) -> list[AttentionInputs]:
-    """The same numbers again in other memory, so that a cache cannot help."""
+    """`layers` copies of the inputs in different memory, so that no cache holds the keys of the next layer."""
     caches = [(inputs.k_cache.clone(), inputs.v_cache.clone()) for _ in range(layers - 1)]
     return [inputs, *(replace(inputs, k_cache=k, v_cache=v) for k, v in caches)]
 
@@ -68,7 +68,7 @@ def triton_kernel(layers: Layers) -> list[Call]:
 
 
 def phase3_cache(layers: Layers, use_kernel: bool) -> list[Call]:
-    """`PagedKVCache.attend`: compiled and in place, or copied together first."""
+    """`PagedKVCache.attend`: the compiled kernel on blocks in place, or PyTorch after gathering the blocks."""
 
     def prepare(x: AttentionInputs) -> Call:
         h, lens, new = x.case.heads, x.case.context_lens, x.case.query_lens
@@ -95,7 +95,7 @@ def phase3_cache(layers: Layers, use_kernel: bool) -> list[Call]:
 
 
 def plain_loops(layers: Layers) -> list[Call]:
-    """Decode with `paged_attention_loops`, on lists as it wants them."""
+    """Decode with `paged_attention_loops`, which takes lists."""
 
     def prepare(x: AttentionInputs) -> Call:
         k, v, tables = x.k_cache.tolist(), x.v_cache.tolist(), x.block_tables.tolist()
@@ -144,8 +144,8 @@ def page_lists(x: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
     """FlashInfer's form of the block tables.
 
     Returns:
-        where each request's pages begin in the list of all pages, [B + 1]; the pages one after the other;
-        how many tokens each request's last page holds, [B]. All int32.
+        the start of each request's pages in the list of all pages, [B + 1]; this list; the number of tokens in each
+        request's last page, [B]. All int32.
     """
     size = x.case.heads.block_size
     needed = [-(-n // size) for n in x.case.context_lens]
@@ -157,8 +157,7 @@ def page_lists(x: AttentionInputs) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def flashinfer(layers: Layers) -> list[Call]:
-    """FlashInfer's kernels on the same blocks. On Hopper it picks its backend itself, because fa3 was written for that card;
-    elsewhere it is fa2."""
+    """FlashInfer's kernels on the same blocks: fa2, except on Hopper, where FlashInfer chooses between fa2 and fa3."""
     try:
         import flashinfer
     except ImportError:

@@ -1,7 +1,6 @@
-"""One measured figure, beside the limit of its machine; and a bench that keeps the figures of a run.
+"""A measured figure with the limit of its machine, and a bench that collects the figures of a run.
 
-Every script of this phase that measures puts its figures into its report in this one form, so that
-`compare_to_reference.py` can compare two machines.
+Every benchmark of this phase reports its figures in this form, so `compare_to_reference.py` can compare two machines.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ GB, TERA = 10**9, 10**12
 
 
 def _printable(value: Any) -> Any:
-    """A tree of values from a file: texts without control codes, numbers that are finite."""
+    """Values from a file, nested: control codes are removed from texts, and numbers must be finite."""
     if isinstance(value, str):
         return visible(value, 300)
     if isinstance(value, dict):
@@ -43,16 +42,16 @@ Tree = Annotated[dict[str, Any], AfterValidator(_printable)]
 
 @checked_dataclass(frozen=True)
 class Measurement:
-    """One figure. Its fields are checked when it is made, so a file of an unknown source can be trusted.
+    """One figure. Its fields are checked, because it may come from a file of an unknown source.
 
     Attributes:
         name: the same on every machine: "decode-b64-4k", "ttft-gpt2-isl100".
         value, unit: the figure (the median, where it was taken several times).
-        better: whether less or more of it is better.
+        better: "lower" if a smaller value is better, else "higher".
         floor: the value that this machine's limit allows, in the same unit: the shortest time, or the
             greatest rate. None where no simple limit applies.
         limit: what sets the floor: "bandwidth", "arithmetic" or "launch".
-        details: sizes, dtype, p10 and p90, settings: whatever explains the figure.
+        details: what explains the figure: sizes, dtype, p10 and p90, settings.
     """
 
     name: Name
@@ -65,7 +64,7 @@ class Measurement:
 
     @property
     def share_of_limit(self) -> float | None:
-        """1.0: as fast as the machine can be. None where there is no floor."""
+        """The share of the limit that was reached (1.0: the limit itself); None without a floor."""
         if not self.floor:
             return None
         return self.floor / self.value if self.better == "lower" else self.value / self.floor
@@ -80,14 +79,14 @@ class Floor(NamedTuple):
 
 @checked_dataclass(frozen=True)
 class Limits:
-    """What a machine can do at best. None or absent: not known.
+    """The limits of a machine. None or absent: not known.
 
     Attributes:
-        read_gb_s: reading memory (a GPU's own), in 10^9 bytes per second.
-        copy_gb_s: copying within it; what is read and what is written both count.
+        read_gb_s: reading main memory (of a GPU: its own), in 10^9 bytes per second.
+        copy_gb_s: copying within it; the bytes read and the bytes written both count.
         matmul_tflops: a large matrix multiplication, by dtype, in 10^12 operations per second; an addition
-            and a multiplication count as two. On a CPU no dtype has less than float32, to which it can be widened.
-        launch_us: an operation on a single number, where many follow one another: the price of starting.
+            and a multiplication count as two. On a CPU at least the rate of float32, to which other dtypes can be converted.
+        launch_us: time per operation in a sequence of operations on a single number: the cost of a launch.
         source: "measured", or "data sheet" (which no program reaches).
         device_name: the processor or the card.
         h2d_gb_s, d2h_gb_s: from pinned main memory to the GPU, and back.
@@ -103,7 +102,7 @@ class Limits:
     d2h_gb_s: Figure | None = None
 
     def ceilings(self, dtype: str) -> Ceilings:
-        """For the roofline of phase 2. Raises KeyError if the products of this dtype were not measured."""
+        """For the roofline of phase 2. Raises KeyError if matrix multiplications in this dtype were not measured."""
         return Ceilings(self.read_gb_s * GB, self.matmul_tflops[dtype] * TERA)
 
     def floor(self, work: Work, dtype: str) -> Floor:
@@ -139,17 +138,17 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 class NotHere(Exception):
-    """This machine, or this case, cannot have a figure: why, in a line."""
+    """The reason, in a line, why this machine or this case cannot have a figure."""
 
 
 @dataclass
 class Bench:
-    """Runs one case after the other, and keeps each figure as soon as it is there.
+    """Runs cases one after the other, and keeps each figure as soon as it is measured.
 
     Attributes:
         seconds: for each timing.
-        tell: called with a line about each case that has no figure.
-        save: called after each figure. What was saved can be given back as `found`: then it is not measured again.
+        tell: called with a line about each case without a figure.
+        save: called after each figure. Figures of an earlier run, passed as `found`, are not measured again.
         until: no case that is marked `slow` begins after this time (of time.monotonic).
         left_out: by case, why it has no figure.
     """
@@ -174,10 +173,13 @@ class Bench:
         return self.found[name].value if name in self.found else None
 
     def attempt(self, what: str, run: Callable[[], Any], slow: bool = False, name: str = "") -> Any:
-        """Run a case. A failure leaves it out, says so in a line, and does not stop the others; None then.
+        """Run a case. If it fails, report one line, return None, and continue with the other cases.
 
         Args:
-            slow: not worth beginning late. name: of its figure. One that is there already is not measured again.
+            slow: do not start it after `until`. name: of its figure, which is not measured again if it exists.
+
+        Raises:
+            LabError: the failure left the GPU unusable.
         """
         if name in self.found:
             return None
@@ -202,7 +204,7 @@ class Bench:
         return None
 
     def leave_out(self, what: str, why: str) -> None:
-        if why not in self.left_out.values():  # the same reason once: FlashInfer is missing for all cases
+        if why not in self.left_out.values():  # each reason once: a missing package concerns many cases
             self.tell(f"- {what}: {why}")
         self.left_out[what] = why
         self.save(self)

@@ -1,4 +1,4 @@
-"""Where the bytes of one decode step live, and how long each kind takes to move."""
+"""The bytes that one decode step moves, by kind, and the time that they take."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class StepBytes:
     """Bytes that one decode step moves: one new token for each of `users` users.
 
     Attributes:
-        weights: matrices, read once for all users together. Norms and biases are next to nothing, and left out.
+        weights: matrices, read once for all users together. Norms and biases are negligible and left out.
         kv: keys and values of all users, read once; the new ones, written.
         activations: vectors between the operations, each written once and read once. They are small, so
             they stay in a cache.
@@ -33,7 +33,7 @@ class StepBytes:
 
 
 def numbers_between(shape: ModelShape) -> int:
-    """Numbers that the operations of one token hand to one another: the size of all their results."""
+    """The number of values that the operations of one token pass to one another: the size of all results."""
     q, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     d, wide = shape.d_model, shape.d_ff * max(1, shape.experts_per_token)
     mlp = wide * (3 if shape.choices.gated else 2)  # up, activated; or gate, up, their product
@@ -43,7 +43,7 @@ def numbers_between(shape: ModelShape) -> int:
 
 
 def step_bytes(shape: ModelShape, users: int, context: int, bytes_per_number: int = 2) -> StepBytes:
-    """What one decode step moves.
+    """The bytes of one decode step.
 
     Args:
         context: tokens of each user, the new one included.

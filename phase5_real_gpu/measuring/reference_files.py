@@ -1,8 +1,8 @@
-"""Reference files: the figures of one machine in one JSON, checked when they are read, written whole.
+"""Reads, checks and writes reference files: the figures of one machine in one JSON file.
 
-A reference file may come from an unknown source, from a newer course or from a disk that was full. pydantic checks each
-field against the type that stands here, and a mistake is told in one line. Texts lose their control characters, so
-that a file cannot move the cursor of its reader. The form is described in `reference/README.md`.
+A file may come from an unknown source or from a newer course, or may be truncated. pydantic checks each field against its type,
+and the first mistake is reported in one line. Control characters are removed from texts, so that a file cannot control the
+terminal. `reference/README.md` describes the form.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ SCHEMA = 1
 REFERENCES = Path(__file__).resolve().parents[1] / "reference"
 MOST_BYTES = 4 * 2**20
 MEASURE_AGAIN = "measure again (`python phase5_real_gpu/measure_machine.py --out FILE`)"
-# Whose version may explain a figure, beside those of `environment`.
+# Packages whose version may explain a figure, besides those of `environment`.
 OTHERS = ("flashinfer-python", "vllm", "numba")
 
 
 def _date(text: str) -> str:
     datetime.fromisoformat(text)
-    return visible(text)  # between date and time any character is accepted, a line break too
+    return visible(text)  # the separator of date and time may be any character, even a line break
 
 
 def _environment(data: dict[str, Any]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def _once(measurements: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
 
 @dataclass(frozen=True)
 class Part:
-    """How one script (or case) of a measurement went: "ok", "failed", "timed out" or "skipped"; `error` says why."""
+    """The outcome of one script or case: "ok", "failed", "timed out" or "skipped"; `error` gives the reason."""
 
     script: Text
     outcome: Text
@@ -105,7 +105,7 @@ def read_reference(path: str | Path) -> Reference:
     """Read a reference file, or the report (`--json`) of one of the scripts that measure.
 
     Raises:
-        LabError: no such file, or the first thing that is wrong with it, in one line.
+        LabError: no such file, or its first mistake, in one line.
     """
     path = Path(path)
     try:
@@ -120,7 +120,7 @@ def parse_reference(data: Any, fallback_name: str = "yours") -> Reference:
     """The output of `json.load`, checked.
 
     Raises:
-        ValueError: the first thing that is wrong, in one line.
+        ValueError: the first mistake, in one line.
     """
     if isinstance(data, dict) and "schema" not in data and isinstance(data.get("results"), dict):
         data = _from_script(data, fallback_name)
@@ -130,7 +130,7 @@ def parse_reference(data: Any, fallback_name: str = "yours") -> Reference:
         raise ValueError(f"it has another schema than {SCHEMA}, which this course reads: update the course")
     if data.get("measured_at") is None and data.get("origin") == "measured":
         raise ValueError("'measured_at' is missing, it should be a date such as 2026-11-21")
-    # null is the same as absent; limits that are not known may be either.
+    # null means absent.
     known = {key: value for key, value in data.items() if value is not None}
     try:
         return _REFERENCE.validate_python(known)
@@ -141,7 +141,7 @@ def parse_reference(data: Any, fallback_name: str = "yours") -> Reference:
 
 
 def _from_script(report: dict[str, Any], name: str) -> dict[str, Any]:
-    """The report of kernel_benchmark.py and its like: the same figures in another wrapping."""
+    """Convert the report (`--json`) of a benchmark to a reference file's form."""
     results, arguments, facts = (report.get(key) or {} for key in ("results", "arguments", "environment"))
     script = str(report.get("script"))[:80]
     if not all(isinstance(part, dict) for part in (arguments, facts)) or "measurements" not in results:
@@ -150,7 +150,7 @@ def _from_script(report: dict[str, Any], name: str) -> dict[str, Any]:
             "memory_hierarchy.py or measure_machine.py"
         )
     if arguments.get("device") == "cpu":
-        facts = facts | {"gpu": None}  # there may be one, but it is not what was measured
+        facts = facts | {"gpu": None}  # there may be one, but the CPU was measured
     return dict(
         schema=SCHEMA, name=name, title=f"your report of {script}", origin="measured", environment=facts,
         command=f"python {script}", measured_at=facts.get("when"), measurements=results["measurements"],
@@ -203,7 +203,7 @@ def as_reference(facts: dict[str, Any] | None, device: str, card: dict[str, Any]
 
 
 def write_reference(reference: Reference, path: str | Path) -> None:
-    """Write the file whole or not at all: a run that is cut short must not leave half of one.
+    """Write the file completely or not at all, so that an interrupted run leaves no partial file.
 
     Raises:
         LabError: the file cannot be written.

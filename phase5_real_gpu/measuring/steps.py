@@ -1,4 +1,4 @@
-"""Measuring in parts: each part a process of its own, stopped when its time is over. Its figures are kept and gathered."""
+"""Runs a measurement in parts, each in its own process with a time limit, and collects their figures."""
 
 import os
 import signal
@@ -27,11 +27,11 @@ from phase5_real_gpu.measuring.reference_files import (
 
 @dataclass(frozen=True)
 class Step:
-    """A part: a command for Python, and the seconds after which it is stopped.
+    """A part: arguments of Python, and the seconds after which it is stopped.
 
     Attributes:
-        shows: what it shows.
-        command: "{report}" is the file of its figures, "{gathered}" that of all so far.
+        shows: its subject.
+        command: "{report}" stands for the file of its figures, "{gathered}" for the file of all figures so far.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Gathered:
     card: dict[str, Any] = field(default_factory=dict)
 
     def merge(self, report: Reference) -> None:
-        """Take in a part's report. Of two figures of one name the later stays; a ceiling is the best ever seen."""
+        """Add a part's report. Of two figures with one name the later is kept, of two limits the better."""
         self.environment = self.environment or report.environment
         self.measurements |= {m.name: m for m in report.measurements}
         self.limits = best_of(self.limits, report.limits)
@@ -63,7 +63,7 @@ class Gathered:
 
 
 def best_of(a: Limits, b: Limits) -> Limits:
-    """Of two ceilings of one kind the better one."""
+    """The better of each pair of limits."""
 
     def better(name: str, of: Callable = max) -> float | None:
         return of((getattr(x, name) for x in (a, b) if getattr(x, name)), default=None)
@@ -87,10 +87,10 @@ def run_steps(
     """Run all parts, one after the other.
 
     Args:
-        folder: for logs and reports. file: of all figures, written after each part.
+        folder: for logs and reports. file: for all figures, written after each part.
         tell: called before each part, with None, and after it.
-        earlier: what the file of a run that was cut short holds: its figures and finished parts are kept, and the others
-            go on with their reports. None: all is measured anew.
+        earlier: the file of an interrupted run: its figures and finished parts are kept, and the other parts continue
+            their reports. None: everything is measured again.
         fields: as for `as_reference`.
     """
     gathered, deadline = Gathered(), time.monotonic() + seconds
@@ -118,7 +118,7 @@ def run_steps(
 
 
 def run_step(name: str, command: Sequence[str], log: Path, report_file: Path, seconds: float) -> Part:
-    """One part, and how it went. log: gets its output."""
+    """Run one part. log: the file for its output."""
     if seconds < 1:
         return Part(name, "skipped", error="no time was left for it")
     began = time.monotonic()
@@ -136,7 +136,7 @@ def run_step(name: str, command: Sequence[str], log: Path, report_file: Path, se
 
 
 def last_words(log: Path) -> str:
-    """The line in which a script says why it stopped: the last one that says "error", or simply the last."""
+    """The line with the reason why a script stopped: the last with "error", else the last."""
     text = log.read_bytes().decode("utf-8", errors="replace")
     lines = [visible(line.strip(), 300) for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()]
@@ -144,8 +144,8 @@ def last_words(log: Path) -> str:
 
 
 def run_until(command: list[str], log: Any, seconds: float) -> int | None:
-    """The exit code; None if it had to be stopped. No process that it started is left behind."""
-    env = os.environ | {"INFERENCE_LAB_RUN": "1"}  # options that a script does not know do it no harm
+    """The exit code, or None after the time limit. On POSIX all processes that the command started are ended too."""
+    env = os.environ | {"INFERENCE_LAB_RUN": "1"}  # scripts then ignore options that they do not know
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True, cwd=ROOT
     )
