@@ -5,6 +5,7 @@ Below: each finds what it is there to find where a part is broken.
 
 import os
 import random
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -15,13 +16,16 @@ from phase3_paged_attention.paging import BlockManager
 from phase3_paged_attention.sharing import SwappingBlockManager, WindowedBlockManager
 from phase4_scheduler.features import faults
 from phase4_scheduler.features.faults import FaultIsolatingRunner
-from tests.fuzzing import engine, model_files
+from tests.fuzzing import engine, http_bodies, model_files, programs
 from tests.fuzzing.engine import try_engine
 from tests.fuzzing.model_files import CONTROL, what_is_wrong
+from tests.fuzzing.programs import complaint, options_of
 from tests.properties import unshrunk
 
 seeds = st.integers(0, 2**64 - 1)
 FUZZING = "FUZZ_UNTIL" in os.environ
+only_fuzz = pytest.mark.skipif(not FUZZING, reason="for `make fuzz`: it wants a quiet machine")
+only_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
 
 
 def attack(try_case: Callable[[random.Random], list[str]], cases: int) -> Callable:
@@ -38,6 +42,9 @@ def attack(try_case: Callable[[random.Random], list[str]], cases: int) -> Callab
 
 test_random_traffic_and_faults = pytest.mark.proof(attack(engine.try_engine, cases=4))
 test_damaged_model_files = attack(model_files.try_file, cases=80)
+test_bodies_of_any_shape = attack(http_bodies.try_body, cases=20)
+test_options_of_scripts = only_linux(pytest.mark.proof(attack(programs.try_options, cases=8)))
+test_signals_at_any_moment = only_linux(only_fuzz(attack(programs.try_signal, cases=2)))
 
 
 # ------------------------------------------------------------------ the engine
@@ -114,3 +121,29 @@ def compute():
 def test_the_judge_finds_what_a_bad_reader_does(tmp_path, read, finding):
     (found,) = what_is_wrong(lambda _: read(), tmp_path, sound=False, seconds=1.0)
     assert finding in found
+
+
+@pytest.mark.parametrize(
+    ("code", "out", "err", "finding"),
+    [
+        (None, "", "", "does not end"),
+        (1, "", "Traceback (most recent call last):\nKeyError: 'a'", "KeyError"),
+        (120, "", "Exception ignored in: <stdout>", "Exception ignored"),
+        (130, "", 'Traceback\n  File "site-packages/torch"\nKeyboardInterrupt', "torch"),
+        (-9, "", "", "code -9"),
+        (-2, "", 'File "site-packages/torch"', "code -2"),
+        (0, "a\x1b[2J", "", "prints"),
+        (2, "", "error: \u202ex", "prints"),
+        (2, "", "", "0 characters"),
+        (2, "", "error: " + "x" * 5000, "5007 characters"),
+        (2, "", "error: a\nb", "2 lines"),
+    ],
+)
+def test_what_is_wrong_is_found(code, out, err, finding):
+    assert finding in complaint(code, out, err)
+
+
+def test_every_script_tells_its_options():
+    options = {s.stem: dict(options_of(s)) for s in programs.SCRIPTS if "phase1" in s.parent.name}
+    assert all({"--json", "--figures", "--predict"} <= set(known) for known in options.values())
+    assert options["gpu_memory_equation"]["--kv"].startswith("{FP")

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from phase4_scheduler.server.client import complete
-from tests.phase4_scheduler.server.http_bodies import BYTES_PER_BYTE, LONGEST_REFUSAL, SMALL, make_body
+from tests.fuzzing.http_bodies import BYTES_PER_BYTE, LONGEST_REFUSAL, SMALL, make_body
 from tests.phase4_scheduler.server.test_server import running
 
 pytestmark = pytest.mark.proof

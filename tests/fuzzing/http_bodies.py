@@ -1,9 +1,18 @@
-"""Bodies for a server: large, deep, wide, wrong and valid ones, in any field."""
+"""An attacker of the server's bodies: large, deep, wide, wrong and valid ones, in any field.
+
+Whatever a client sends, it is read or refused in a few words, and memory grows with the bytes that were sent, not with what
+they describe.
+"""
 
 import json
 import random
+import tracemalloc
 
-from phase4_scheduler.server.bodies import longest_body
+from starlette.exceptions import HTTPException
+
+from phase4_scheduler.server.app import BODIES
+from phase4_scheduler.server.bodies import longest_body, read_body
+from phase4_scheduler.server.protocol import ApiError
 
 CONTEXT = 1024
 LIMIT = longest_body(CONTEXT)  # bytes; the server drops what is longer
@@ -64,3 +73,23 @@ def make_body(rng: random.Random) -> tuple[str, bytes, str]:
     if rng.random() < 0.1:
         raw, what = raw[: rng.randrange(len(raw))], f"{what}, cut off"
     return path, raw, f"{path} {field}: {what}, {len(raw):,} bytes"
+
+
+def try_body(rng: random.Random) -> list[str]:
+    """Read one body as the server does. Returns what did not hold."""
+    path, raw, what = make_body(rng)
+    tracemalloc.start()
+    try:
+        read_body(BODIES[path], raw, CONTEXT)
+        refusal = ""
+    except (ApiError, HTTPException) as error:
+        refusal = str(error)
+    finally:
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    findings = []
+    if len(refusal) > LONGEST_REFUSAL:
+        findings.append(f"an error of {len(refusal):,} characters")
+    if most > SMALL + BYTES_PER_BYTE * len(raw):
+        findings.append(f"{most:,} bytes of memory for a body of {len(raw):,}")
+    return [f"{what}: {finding}" for finding in findings]
