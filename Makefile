@@ -31,6 +31,7 @@ variants: setup
 	ALL_VARIANTS=1 $(BIN)/python -m pytest -n auto tests/phase5_real_gpu/test_kernel_variants.py
 
 # For developers: attackers and all other property-based tests on fresh examples, round after round, until time is up.
+# MINUTES is a whole number.
 MINUTES ?= 5
 SEED ?= $(shell date +%s)
 FUZZ = $(BIN)/python -m pytest -q -x -n auto --maxschedchunk=1 -m hypothesis --hypothesis-profile=fuzz tests/fuzzing tests

@@ -1,4 +1,4 @@
-"""The claims of the source articles that the course checks, and the ledger of verdicts.
+"""Reads the claims of the source articles (`claims.toml`), and keeps the ledger of verdicts.
 
 Each script compares its measurements with the claims (see `labkit/lab.py`) and writes a report to
 `outputs/reports/`. The ledger collects these reports, beside those of one committed run (`reference_run.json`).

@@ -118,8 +118,8 @@ def serve(a: argparse.Namespace) -> int:
          "--tensor-parallel-size of at least 2, too"),
         (a.enable_mfu_metrics and ranks > 1, "--enable-mfu-metrics estimates what one device does: leave it out, or the "
          "parallel sizes"),
-        (a.enable_auto_tool_choice and a.tool_call_parser is None, "--enable-auto-tool-choice needs --tool-call-parser: say "
-         "how the model writes calls down"),
+        (a.enable_auto_tool_choice and a.tool_call_parser is None, "--enable-auto-tool-choice needs --tool-call-parser: name "
+         "the format of the model's tool calls"),
         (a.router is not None and a.replicas == 1, "--router chooses among replicas: add --replicas 2 or more, or leave it out"),
     ):  # fmt: skip
         if wrong:

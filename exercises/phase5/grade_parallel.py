@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import torch
@@ -186,12 +187,13 @@ def transferred(
     other = OtherSide({theirs: f"content {theirs}" for theirs, _ in pairs}, lease_until, dies_after)
     cache = {own: f"content {theirs}" for theirs, own in pairs[:num_cached]}
     good = load_blocks(other, pairs, num_cached, cache)
+    known = int(good) if isinstance(good, Real) and 0 <= good <= len(pairs) else 0
     cached = [theirs for theirs, _ in pairs[:num_cached] if ("read", theirs) in other.log]
     undisturbed = lease_until == FOREVER and dies_after is None
     return {
         "good": good,
         "cached blocks read again": cached,
-        "contents": [cache.get(own, "nothing") for _, own in pairs[: int(good)]],
+        "contents": [cache.get(own, "nothing") for _, own in pairs[:known]],
         "said done": not undisturbed or (other.log.count(("done",)) > 0 and other.log[-1] == ("done",)),
     }
 

@@ -154,10 +154,12 @@ def generation_settings(path: Path) -> dict[str, Any]:
 
 def end_tokens(path: Path, raw: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
     """The tokens that end a text: config.json's, and those that generation_config.json adds, such as the end of a chat's turn."""
-    files = (raw, generation_settings(path))
-    return tuple(
-        dict.fromkeys(i for settings in files for i in token_ids(settings, "eos_token_id", vocab_size))
-    )
+    own = token_ids(raw, "eos_token_id", vocab_size)
+    try:
+        added = token_ids(generation_settings(path), "eos_token_id", vocab_size)
+    except ValueError as error:
+        raise ValueError(f"generation_config.json: {error}") from None
+    return tuple(dict.fromkeys(own + added))
 
 
 def token_ids(raw: dict[str, Any], key: str, vocab_size: int) -> tuple[int, ...]:

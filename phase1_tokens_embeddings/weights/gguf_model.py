@@ -11,6 +11,7 @@ A GGUF file says the same as a folder in the Hugging Face layout, in other words
 Source: `convert_hf_to_gguf.py` of llama.cpp, for the names and for the order of rows (`permute`).
 """
 
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +69,16 @@ def load_first_tokens(path: Path) -> list[int]:
     """
     if is_gguf(path):
         metadata = read_gguf_header(path).metadata
-        # llama.cpp: without the setting, only tokenizers of this kind begin with one.
+        # llama.cpp: without the setting, of the kinds read here only this one begins with a token.
         adds = metadata.get("tokenizer.ggml.add_bos_token", metadata.get("tokenizer.ggml.pre") == "llama-bpe")
         return [first] if adds and type(first := metadata.get("tokenizer.ggml.bos_token_id")) is int else []
     from tokenizers import Tokenizer as HubTokenizer
 
     try:
-        return HubTokenizer.from_file(str(path / "tokenizer.json")).encode("").ids
+        hub = HubTokenizer.from_file(str(path / "tokenizer.json"))
+        hub.no_padding()
+        found = hub.encode("a")  # special tokens may also follow a text
+        return [i for i, _ in takewhile(lambda pair: pair[1], zip(found.ids, found.special_tokens_mask))]
     except Exception as error:  # whatever the library finds wrong
         raise ValueError(f"{visible(path)}: {visible(str(error), 120)}") from None
 

@@ -179,12 +179,13 @@ class Generation(SamplingFields, BaseModel):
             )
         salt = data.get("cache_salt")
         if salt is not None and not (isinstance(salt, str) and re.fullmatch(r"[^@/\\\0]{1,128}", salt)):
-            raise ApiError("cache_salt: a text of 1 to 128 characters without @, / and \\", "cache_salt")
+            raise ApiError("cache_salt: a text of 1 to 128 characters without @, /, \\ and NUL", "cache_salt")
         if data.get("suffix") is not None:
             raise ApiError("suffix: this model cannot fill in", "suffix")
         for name, why in NOT_DONE.items():
             value = data.get(name)
-            if (value or type(value) is int) and value != -1:  # in vLLM, -1 is no limit
+            # In vLLM, a budget of -1 is no limit, and 0 is one.
+            if value not in (None, -1) if name == "thinking_token_budget" else value:
                 raise ApiError(f"{name} is not supported: {why}", name)
         return data
 

@@ -174,7 +174,7 @@ class Response(Chat):
             "max_output_tokens": params.max_tokens,
             "top_logprobs": params.logprobs,
             "text": text and text | {"verbosity": asked.text.verbosity},
-            "reasoning": asked.reasoning and NO_REASONING | asked.reasoning,
+            "reasoning": None if asked.reasoning is None else NO_REASONING | asked.reasoning,
             **{name: getattr(params, name) for name in OF_PARAMS},
             **{name: getattr(asked, name) for name in OF_REQUEST},
         }

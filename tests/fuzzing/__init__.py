@@ -1,4 +1,4 @@
 """Attackers of the engine, of files and of programs. Each makes a case from random numbers and returns what did not hold.
 
-test_attacks.py is their list. They know only public names. What they find is mended, and becomes a test with fixed values.
+test_attacks.py is their list. They know only public names. Fix what they find, and add a test with fixed values.
 """

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from copy import copy
 from functools import lru_cache
 from pathlib import Path
@@ -222,8 +221,10 @@ def give_way() -> None:
     A thread at the lowest "nice" value still keeps a core for milliseconds, while all threads of a step wait for that core.
     """
     if sys.platform == "linux":
-        with suppress(OSError):  # some sandboxes and C libraries have no such policy
+        try:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        except OSError:  # some sandboxes and C libraries have no such policy
+            os.nice(19)
 
 
 class _Vocabulary:

@@ -111,7 +111,10 @@ def test_what_is_wrong_or_not_done_is_one_line(fields, message):
     with pytest.raises(ApiError, match=message) as caught:
         read_body(CompletionRequest, json.dumps({"prompt": "x"} | fields).encode(), CONTEXT)
     assert "\n" not in str(caught.value) and caught.value.body["error"]["param"] in fields
-    read_body(CompletionRequest, b'{"prompt": "x", "cache_salt": "ok", "thinking_token_budget": -1}', CONTEXT)
+    fine = {"cache_salt": "ok", "thinking_token_budget": -1, "use_beam_search": 0, "temperature": 0.5}
+    asked = read_body(CompletionRequest, json.dumps({"prompt": "x"} | fine).encode(), CONTEXT)
+    params = asked.params({"temperature": 0, "top_k": 5})  # the model's defaults
+    assert (params.temperature, params.top_k) == (0.5, 5)
 
 
 # ---------------------------------------------------------------------- who may ask
