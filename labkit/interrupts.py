@@ -8,6 +8,7 @@ Elsewhere the program unwinds as usual, and `labkit/terminal.py` prints "stopped
 
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +41,8 @@ def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
     """End the process: the action of Ctrl-C during an import, before a program has begun and after it has ended."""
     os.write(2, b"stopped\n")
     weakref.finalize._exitfunc()  # removes each `TemporaryDirectory`; `atexit` would also wait for other processes
+    sockets = multiprocessing.current_process()._config.get("tempdir", "")  # of a fork server
+    shutil.rmtree(sockets, ignore_errors=True)
     os._exit(128 + number)
 
 

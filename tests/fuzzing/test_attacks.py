@@ -43,7 +43,8 @@ def attack(try_case: Callable[[random.Random], list[str]], cases: int) -> Callab
 test_random_traffic_and_faults = pytest.mark.proof(attack(engine.try_engine, cases=4))
 test_damaged_model_files = attack(model_files.try_file, cases=80)
 test_bodies_of_any_shape = attack(http_bodies.try_body, cases=20)
-test_options_of_scripts = only_linux(pytest.mark.proof(attack(programs.try_options, cases=8)))
+# Both send a signal at some moment, and what it meets there depends on the machine's speed.
+test_options_of_scripts = only_linux(only_fuzz(attack(programs.try_options, cases=8)))
 test_signals_at_any_moment = only_linux(only_fuzz(attack(programs.try_signal, cases=2)))
 
 

@@ -70,6 +70,15 @@ def test_an_import_that_is_interrupted_leaves_no_temporary_folder(tmp_path):
     assert not list(tmp_path.glob("scratch*"))
 
 
+def test_an_import_that_is_interrupted_leaves_no_socket_of_a_fork_server(tmp_path):
+    program = f"""import tempfile; from multiprocessing import forkserver
+    tempfile.tempdir = {str(tmp_path)!r}
+    forkserver.ensure_running()
+    import swallows"""
+    assert press_ctrl_c(tmp_path, IN_THE_STORY.format(program)) == (130, "stopped\n")
+    assert not list(tmp_path.glob("pymp*"))
+
+
 def test_a_program_of_others_keeps_its_ctrl_c(tmp_path):
     code, error = press_ctrl_c(tmp_path, f"import labkit; {SLEEP}", "other.py")
     assert code == -signal.SIGINT and "KeyboardInterrupt" in error
