@@ -52,16 +52,17 @@ def test_bytes_are_counted_as_they_are():
 
 
 @pytest.mark.parametrize("kind", KV_CACHE_DTYPES)
-def test_copies_and_swaps_take_the_scales_along(kind):
+def test_copies_and_swaps_take_the_scales_along_and_are_made_in_order(kind):
     storage = make_storage(kind, SMALL, 4, 4)
-    space = SwapSpace(storage, num_swap_blocks=1)
+    space = SwapSpace(storage, num_swap_blocks=2)
     k, v = torch.randn(2, 4, 2, 8, generator=torch.Generator().manual_seed(1))
     for layer in range(2):
         storage.write(layer, torch.arange(4, 8), k * (layer + 1), v)
     first = [storage.gather(layer, torch.tensor([1]), 4) for layer in range(2)]
-    space.apply([BlockCopy("copy", 1, 2), BlockCopy("out", 2, 0)])
+    space.apply([BlockCopy("copy", 1, 2), BlockCopy("out", 2, 1)])
     storage.write(0, torch.arange(4, 12), torch.ones(8, 2, 8), torch.ones(8, 2, 8))
-    space.apply([BlockCopy("in", 0, 3)])
+    space.apply([BlockCopy("copy", 1, 2), BlockCopy("in", 1, 1), BlockCopy("copy", 1, 3)])
+    assert not torch.equal(storage.gather(0, torch.tensor([2]), 4)[0], first[0][0])
     for layer, (keys, values) in enumerate(first):
         torch.testing.assert_close(keys, k * (layer + 1), rtol=0.1, atol=0.05)
         again = storage.gather(layer, torch.tensor([3]), 4)
