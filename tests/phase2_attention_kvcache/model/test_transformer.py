@@ -119,6 +119,10 @@ REFUSED = {
         ({"bos_token_id": 10**9}, "bos_token_id is 1000000000"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no', true or false"),
         ({"activation_function": "\x1b[2J" * 9999}, r"activation '\\x1b\[2J"),
+        ({"model_type": "\x1b[2J" * 9999}, r"model_type is '\\x1b\[2J"),
+        ({"n_embd": 0}, "n_embd is 0, a whole number from 1 to"),
+        ({"n_layer": "six"}, "n_layer is 'six'"),
+        ({"n_head": 5}, "n_embd 48 does not divide into 5 heads"),
         # A page of text that asks for all memory, or all time.
         ({"n_positions": 10**10}, "n_positions is 10000000000, a whole number from 1 to 16,777,216"),
         ({"n_layer": 1000}, "asks for 1000 layers, and 40 tensors are there"),
