@@ -32,6 +32,7 @@ pytest.importorskip("triton")
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 NUM_BLOCKS, SIZE = 50, 4
+SWAPPING = dict(num_blocks=20, preemption="swap", num_swap_blocks=40)  # blocks move out and in again
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 RECORDERS = [  # makers, because a pool dies with its graphs. `lab first-contact` selects the second by its id
     pytest.param(lambda: repeat_in_python, id="in_Python"),
@@ -65,10 +66,10 @@ class Counting:
         return replay()
 
 
-def engine_with(model, record, cut_for=1, longest=128, **settings):
+def engine_with(model, record, cut_for=1, longest=128, num_blocks=NUM_BLOCKS, **settings):
     """cut_for: programs that the card runs at a time, by which contexts are cut into splits."""
-    config = EngineConfig(max_num_seqs=8, num_blocks=NUM_BLOCKS, block_size=SIZE)
-    cache = TritonPagedKVCache(model.config, NUM_BLOCKS, SIZE, model.dtype, model.device)
+    config = EngineConfig(max_num_seqs=8, num_blocks=num_blocks, block_size=SIZE)
+    cache = TritonPagedKVCache(model.config, num_blocks, SIZE, model.dtype, model.device)
     cache.slots_of_card, cache.tile = cut_for, 8 if cut_for > 1 else cache.tile
     cache.storage.data.fill_(float("nan"))
     engine = LLMEngine(model, None, config, kv_cache=cache, **settings)
@@ -103,13 +104,16 @@ def serve(engine):
 
 @pytest.mark.parametrize("make_recorder", RECORDERS)
 @pytest.mark.parametrize(
-    ("model", "cut_for", "is_async"), [("gpt2", 1, False), ("llama", 16, True)], indirect=["model"]
+    ("model", "cut_for", "settings"),
+    [("gpt2", 1, SWAPPING), ("llama", 16, {"async_scheduling": True})],
+    indirect=["model"],
 )
-def test_the_engine_writes_the_same_tokens(model, make_recorder, cut_for, is_async):
+def test_the_engine_writes_the_same_tokens(model, make_recorder, cut_for, settings):
     """Batches of all sizes in recordings of 1, 2, 4 and 8, tables that grow, shrink and change hands, mixed steps in between."""
     wanted, counter = serve(plain_engine(model)), Counting(make_recorder())
-    engine = engine_with(model, counter, cut_for, longest=1024, async_scheduling=is_async)
+    engine = engine_with(model, counter, cut_for, longest=1024, **settings)
     assert serve(engine) == wanted and len({tuple(t) for t in wanted.values()}) == len(wanted)
+    assert (engine.core.stats.num_preemptions > 0) == (settings is SWAPPING)
     runner = engine.core.runner
     assert counter.replayed > counter.recorded == len(runner.recordings)
     assert {bucket for bucket, _ in runner.recordings} == {1, 2, 4, 8}

@@ -1,23 +1,17 @@
-"""TritonPagedKVCache behind the seam: the same as Phase 3's PagedKVCache, step by step and token by token."""
+"""TritonPagedKVCache behind the seam: the same as Phase 3's PagedKVCache, step by step."""
 
-import copy
 import math
-import random
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase2_attention_kvcache.model.sampling_params import SamplingParams
-from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import PagedKVCache, StepLayout
-from phase4_scheduler.engine.config import EngineConfig
-from phase4_scheduler.engine.engine import LLMEngine
 from phase5_real_gpu import triton_paged_attention
 from phase5_real_gpu.kernels.triton_kv_cache import TritonPagedKVCache
 from tests.phase5_real_gpu.conftest import DTYPES
-from tests.properties import contrasted, softcaps, unshrunk, windows
+from tests.properties import softcaps, unshrunk, windows
 
 pytest.importorskip("triton")
 
@@ -93,32 +87,7 @@ def test_a_request_reads_what_another_writes_in_the_same_step(lab, reader_first)
     lab.assert_near(out[10:], lab.plain_attention(q[10:], k[b], v[b]))
 
 
-# ---------------------------------------------------------------------- a whole model, a whole engine
-
-GREEDY = SamplingParams(temperature=0, max_tokens=11, ignore_eos=True)
-
-
-def engine_on(cls, model):
-    """Requests make room for each other: their blocks are swapped out, and in again."""
-    cache = cls(model.config, 11, 4, model.dtype, model.device)
-    config = EngineConfig(num_blocks=11, block_size=4, max_num_batched_tokens=20)
-    return LLMEngine(model, None, config, kv_cache=cache, preemption="swap", num_swap_blocks=20)
-
-
 @pytest.mark.proof
 def test_the_script_whose_engine_writes_the_same_tokens(run_script):
     claims = run_script(triton_paged_attention, "--quick", figures=["how_many_splits"])["claims"]
     assert {"engine-on-kernels", "kernels-agree", "write-kv-agrees", "splits-many-users"} <= claims.keys()
-
-
-def test_the_engine_where_memory_is_short(lab):
-    """Grouped queries and rotated keys, in blocks that move. With weights this large scores lie far apart."""
-    grouped = contrasted(Transformer.random(lab.model_config(4, 2, 16, num_layers=1)))
-    rng = random.Random(1)
-    prompts = [[rng.randrange(97) for _ in range(n)] for n in (9, 3, 12, 1)]
-    there = grouped if lab.device == "cpu" else copy.deepcopy(grouped).to(lab.device)
-    engines = engine_on(PagedKVCache, grouped), engine_on(TritonPagedKVCache, there)
-    wanted, found = ([o.token_ids for o in engine.generate(prompts, GREEDY)] for engine in engines)
-    assert found == wanted
-    plain, own = (engine.core.stats.num_preemptions for engine in engines)
-    assert own == plain > 0 and isinstance(engines[1].core.runner.kv_cache, TritonPagedKVCache)
