@@ -1,6 +1,7 @@
 """Every answer matches what was asked for, with random weights, beside every other feature; and nothing else changes."""
 
 import json
+import random
 import re
 import sys
 import threading
@@ -110,6 +111,35 @@ def plain_tokens(tiny):
     return tokens_of(answers_of(engine))
 
 
+SIMPLE = [
+    *({"type": kind} for kind in ("boolean", "null")), {"enum": ["a", "bc", 2.5, True, "é", {"x": [1]}]},
+    *({"type": "integer", "minimum": low, "maximum": high} for low, high in ((-200, 7), (5, 5), (3, 1500))),
+    {"type": "number", "minimum": 0, "maximum": 8}, {"type": "string", "minLength": 1, "maxLength": 2},
+    {"type": "string", "pattern": "^[a-f]{1,5}$"}, {"type": "string", "format": "date"},
+]  # fmt: skip
+
+
+def random_schema(rng, depth=2):
+    """A schema that llguidance, jsonschema and 40 tokens are enough for."""
+    kind = rng.choice(["simple"] * 6 + ["object", "array", "anyOf"] * (depth > 0))
+    if kind == "simple":
+        return rng.choice(SIMPLE)
+    if kind == "anyOf":
+        return {kind: [random_schema(rng, depth - 1) for _ in range(2)]}
+    if kind == "array":
+        least = rng.randint(0, 1)
+        return {
+            "type": kind,
+            "items": random_schema(rng, depth - 1),
+            "minItems": least,
+            "maxItems": least + 1,
+        }
+    names = rng.sample(["a", "b", "c d", "é", 'q"'], rng.randint(0, 3))
+    properties = {name: random_schema(rng, depth - 1) for name in names}
+    required = [name for name in names if rng.random() < 0.6]
+    return {"type": kind, "properties": properties, "required": required, "additionalProperties": False}
+
+
 def test_slow_masks_change_no_token_and_hold_up_no_other(make, plain_tokens, monkeypatch):
     """Made ahead in a thread: all of them, and one that takes long beside a free request."""
     monkeypatch.setattr(grammar, "SLOW", 0.0)
@@ -139,6 +169,22 @@ def test_slow_masks_change_no_token_and_hold_up_no_other(make, plain_tokens, mon
         engine.step()
         steps += 1
     assert steps < 300
+
+
+@pytest.mark.parametrize(
+    ("number", "most_unended"), [(120, 20), pytest.param(1000, 150, marks=pytest.mark.proof)]
+)
+def test_answers_to_many_schemas_are_valid(number, most_unended, make):
+    """Some do not end: a number may have digits without end."""
+    rng, engine = random.Random(number), make(max_num_seqs=64, num_blocks=2000)
+    schemas = [random_schema(rng) for _ in range(number)]
+    params = [asking(110, i, json=schema, disable_any_whitespace=True) for i, schema in enumerate(schemas)]
+    ended = 0
+    for schema, output in zip(schemas, engine.generate([[1 + i % 50] for i in range(number)], params)):
+        assert output.error is None, output.error
+        if output.outputs[0].finish_reason == "stop":
+            ended += matches(output.outputs[0].text, schema)
+    assert ended > number - most_unended
 
 
 @pytest.mark.parametrize("name", SETTINGS)
