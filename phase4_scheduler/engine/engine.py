@@ -11,18 +11,23 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import phase4_scheduler
+from labkit.checks import real, whole
+from labkit.foreign import quoted
 from labkit.interrupts import ctrl_c_waits
 from labkit.machine import pick_device
 from labkit.models import find_model
 from phase1_tokens_embeddings.tokens import BPETokenizer, Tokenizer
+from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase4_scheduler.engine.config import EngineConfig
 from phase4_scheduler.engine.core import Clock, EngineCore, EngineCoreOutputs, build_core
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
 from phase4_scheduler.engine.outputs import RequestOutput
-from phase4_scheduler.engine.request import make_request
+from phase4_scheduler.engine.request import Request
 
 
 class LLMEngine:
@@ -248,3 +253,40 @@ class LLMEngine:
 
     def _new_id(self) -> str:
         return next(new for new in self._ids if new not in self.output_processor.parents)
+
+
+def make_request(
+    request_id: str,
+    prompt: str | Sequence[int],
+    params: SamplingParams | None,
+    priority: int,
+    arrival_time: float,
+    config: ModelConfig,
+    tokenizer: Tokenizer | None,
+) -> Request:
+    """A request from a user's arguments, checked before anything is started.
+
+    Raises:
+        ValueError: the prompt is empty, or this model cannot serve it or its parameters.
+    """
+    params = SamplingParams() if params is None else params
+    if not isinstance(params, SamplingParams):
+        raise ValueError(f"params are {quoted(params)}: give SamplingParams(...)")
+    if not isinstance(request_id, str):
+        raise ValueError(f"request id {quoted(request_id)} is no text: give a string")
+    whole(-(2**63), allowed="a whole number, the smallest goes first")("priority", priority)
+    real(-1e300, 1e300, "a number of seconds, or None")("arrival_time", arrival_time)
+    if isinstance(prompt, str):
+        if tokenizer is None:
+            raise ValueError("this engine has no tokenizer: give the prompt as token ids")
+        prompt = tokenizer.encode(prompt)
+    vocab, token_ids = config.vocab_size, np.asarray(prompt)
+    if token_ids.ndim != 1 or (token_ids.size and token_ids.dtype.kind not in "iu"):
+        raise ValueError(
+            f"the prompt is {quoted(prompt)}: give a text or a list of token ids, which are whole numbers"
+        )
+    if (wrong := (token_ids < 0) | (token_ids >= vocab)).any():
+        value = token_ids[wrong.argmax()]
+        raise ValueError(f"token id {value} is out of range: this model takes 0 to {vocab - 1}")
+    params = params.fitted(vocab, tokenizer and tokenizer.encode)
+    return Request(request_id, token_ids.tolist(), params, arrival_time, priority, config.eos_token_ids)

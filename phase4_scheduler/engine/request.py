@@ -7,12 +7,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-import numpy as np
-
-from labkit.checks import real, whole
-from labkit.foreign import quoted
-from phase1_tokens_embeddings.tokens import Tokenizer
-from phase2_attention_kvcache.model.config import ModelConfig
 from phase2_attention_kvcache.model.sampling_params import SamplingParams
 from phase3_paged_attention.paging.block_table import BlockTable
 
@@ -136,40 +130,3 @@ class RequestLimits:
         if self.step_tokens is not None and longest - 1 > self.step_tokens:
             over = f"{longest:,} tokens are over the budget of {self.step_tokens:,} a step"
             raise ValueError(f"{over}: allow chunked_prefill, or raise max_num_batched_tokens")
-
-
-def make_request(
-    request_id: str,
-    prompt: str | Sequence[int],
-    params: SamplingParams | None,
-    priority: int,
-    arrival_time: float,
-    config: ModelConfig,
-    tokenizer: Tokenizer | None,
-) -> Request:
-    """A request from a user's arguments, checked before anything is started.
-
-    Raises:
-        ValueError: the prompt is empty, or this model cannot serve it or its parameters.
-    """
-    params = SamplingParams() if params is None else params
-    if not isinstance(params, SamplingParams):
-        raise ValueError(f"params are {quoted(params)}: give SamplingParams(...)")
-    if not isinstance(request_id, str):
-        raise ValueError(f"request id {quoted(request_id)} is no text: give a string")
-    whole(-(2**63), allowed="a whole number, the smallest goes first")("priority", priority)
-    real(-1e300, 1e300, "a number of seconds, or None")("arrival_time", arrival_time)
-    if isinstance(prompt, str):
-        if tokenizer is None:
-            raise ValueError("this engine has no tokenizer: give the prompt as token ids")
-        prompt = tokenizer.encode(prompt)
-    vocab, token_ids = config.vocab_size, np.asarray(prompt)
-    if token_ids.ndim != 1 or (token_ids.size and token_ids.dtype.kind not in "iu"):
-        raise ValueError(
-            f"the prompt is {quoted(prompt)}: give a text or a list of token ids, which are whole numbers"
-        )
-    if (wrong := (token_ids < 0) | (token_ids >= vocab)).any():
-        value = token_ids[wrong.argmax()]
-        raise ValueError(f"token id {value} is out of range: this model takes 0 to {vocab - 1}")
-    params = params.fitted(vocab, tokenizer and tokenizer.encode)
-    return Request(request_id, token_ids.tolist(), params, arrival_time, priority, config.eos_token_ids)

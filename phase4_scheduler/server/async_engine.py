@@ -22,9 +22,10 @@ from phase1_tokens_embeddings.tokens import Tokenizer
 from phase2_attention_kvcache.model import SamplingParams
 from phase2_attention_kvcache.model.config import ModelConfig
 from phase4_scheduler.engine.core import EngineCoreOutput, EngineDeadError
+from phase4_scheduler.engine.engine import make_request
 from phase4_scheduler.engine.output_processor import OutputProcessor, ParentRequest
 from phase4_scheduler.engine.outputs import RequestOutput
-from phase4_scheduler.engine.request import Request, make_request
+from phase4_scheduler.engine.request import Request
 from phase4_scheduler.features.recording import Event
 from phase4_scheduler.server.engine_process import (
     MOST_COMMANDS,
