@@ -9,7 +9,6 @@ Source: vllm/v1/sample/sampler.py for the order in which they apply.
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -59,8 +58,6 @@ class Sampler:
     Order, as in vLLM: log probabilities to report; logit_bias and min_tokens; repetition, frequency and
     presence penalties; then greedy rows are done. For the others: temperature, min_p, top_k, top_p, draw.
     """
-
-    largest = staticmethod(partial(torch.max, dim=-1))  # of each row, and its place
 
     def __init__(
         self, eos_token_id: int | Collection[int] | None = None, generator: Generator = None
@@ -134,14 +131,14 @@ class Sampler:
 
         Refuses broken rows. The device returns an error code in place of their token, so that the host waits only once.
         """
-        best, likeliest = self.largest(logits)  # the largest of a row with a NaN is NaN
+        best, likeliest = logits.max(-1)  # the largest of a row with a NaN is NaN
         broken = ~torch.isfinite(best)
         changed, found = logits, likeliest
         if rows := [i for i, p in enumerate(params) if p.changes_logits(len(output_ids[i]))]:
             changed = apply_logits_processors(
                 logits, rows, params, prompt_ids, output_ids, self.eos_token_ids
             )
-            best, likeliest = self.largest(changed)
+            best, likeliest = changed.max(-1)
             found = likeliest.masked_fill(~torch.isfinite(best), INFINITE)
             found = found.masked_fill(best == -math.inf, BANNED)
         token_ids = found.masked_fill(broken, BROKEN).tolist()

@@ -245,14 +245,19 @@ class CompiledDecode:
         self.dtype, self.rules = storage.data.dtype, [as_numbers(rule) for rule in rules]
         self.k_cache = [stored_bits(layer) for layer in storage.k_cache]
         self.v_cache = [stored_bits(layer) for layer in storage.v_cache]
+        self.block_tables, self.context_lens = np.zeros((0, 1), np.int32), np.zeros(0, np.int32)
 
     def begin_step(self, block_tables: np.ndarray, context_lens: np.ndarray) -> None:
         use_threads_of_torch()
         self.block_tables, self.context_lens = block_tables, context_lens
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
-        stored = (self.k_cache[layer], self.v_cache[layer], self.block_tables, self.context_lens)
         queries = q.to(self.dtype).contiguous()
         out = torch.empty_like(queries)
-        paged_decode_cpu(stored_bits(queries), *stored, *self.rules[layer], NUM_SHARES, stored_bits(out))
+        paged_decode_cpu(stored_bits(queries), *self.cached(layer), stored_bits(out))
         return out.to(q.dtype)
+
+    def cached(self, layer: int) -> tuple:
+        """Arguments of `paged_decode_cpu`, from `k_cache` to `num_shares`."""
+        where = (self.k_cache[layer], self.v_cache[layer], self.block_tables, self.context_lens)
+        return (*where, *self.rules[layer], NUM_SHARES)

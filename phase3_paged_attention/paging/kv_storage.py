@@ -41,9 +41,6 @@ class KVStorage:
         self.k_cache, self.v_cache = self.data[0].unbind(0), self.data[1].unbind(0)
         # The same memory, one row a slot: [num_blocks * block_size, num_kv_heads, head_dim].
         self._slots = [[blocks.flatten(0, 1) for blocks in self.data[kind].unbind(0)] for kind in (0, 1)]
-        # On a CPU numpy copies whole rows, torch's function number by number: six times as long for a prompt.
-        copied = self.data.is_cpu and not self.rounds
-        self._rows = [[stored_bits(x) for x in layers] for layers in self._slots] if copied else None
 
     @property
     def stored_dtype(self) -> torch.dtype:
@@ -65,10 +62,7 @@ class KVStorage:
     def write(self, layer: int, slot_mapping: Tensor, k: Tensor, v: Tensor) -> None:
         """Store the keys and values of N tokens in their slots. k, v: [N, num_kv_heads, head_dim]."""
         for kind, x in ((0, k), (1, v)):
-            if self._rows and x.dtype == self.dtype:
-                self._rows[kind][layer][slot_mapping.numpy()] = stored_bits(x)
-            else:
-                self._slots[kind][layer].index_copy_(0, slot_mapping, x)
+            self._slots[kind][layer].index_copy_(0, slot_mapping, x)
 
     def gather(self, layer: int, block_ids: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:
         """A copy of keys and values in one row, each [num_tokens, num_kv_heads, head_dim]; or [P, num_tokens, ...] for

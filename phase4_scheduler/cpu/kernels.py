@@ -11,7 +11,7 @@ function does all of it; a norm and a rotation round once.
 Arrays of the model's numbers are float32, or bfloat16 as uint16.
 """
 
-from phase3_paged_attention.compiled.cpu_kernel import exp, narrow, widen  # isort: skip  before numba, see there
+from phase3_paged_attention.compiled.cpu_kernel import exp, narrow, paged_decode_cpu, widen  # isort: skip  before numba, see there
 
 import numpy as np
 import torch
@@ -58,11 +58,18 @@ def add_codes(words, scale, zero, x, sums):
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
-def unpack(weights, scale, out):
-    """The weights of a group as float32, for several rows to share. weights, out (written): [32 x 64]. scale: [64]."""
-    for i in range(GROUP):
-        for j in range(TILE):
-            out[TILE * i + j] = widen(weights[TILE * i + j]) * scale[j]
+def unpack(weights, scale, zero, out):
+    """The weights of a group as float32, for several rows to share. weights: of 4 bits, or others. out (written): [32 x 64]."""
+    if len(weights) < len(out):
+        for k in range(GROUP // 8):
+            for j in range(TILE):
+                word, middle = weights[TILE * k + j], np.float32(16) + np.float32(zero[j])
+                for i in range(8):
+                    out[TILE * (8 * k + i) + j] = (code(word, i) - middle) * scale[j]
+    else:
+        for i in range(GROUP):
+            for j in range(TILE):
+                out[TILE * i + j] = widen(weights[TILE * i + j]) * scale[j]
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
@@ -73,19 +80,19 @@ def multiply_tile(x, weights, scales, zeros, sums):
     for group in range(len(weights)):
         stored, begin, end = weights[group], group * GROUP, (group + 1) * GROUP
         scale, zero = scales[min(group, len(scales) - 1)], zeros[min(group, len(zeros) - 1)]
-        if in_words:
+        if len(x) > 2 or (len(x) == 2 and not in_words):
+            unpack(stored, scale, zero, work)
+            for n in range(len(x)):
+                add_products(work, x[n, begin:end], sums[n])
+        elif in_words:
             for n in range(len(x)):
                 add_codes(stored, scale, zero, x[n, begin:end], sums[n])
-        elif len(x) == 1:
+        else:
             part = work[:TILE]
             part[:] = np.float32(0)
             add_products(stored, x[0, begin:end], part)
             for j in range(TILE):
                 sums[0, j] += part[j] * scale[j]
-        else:
-            unpack(stored, scale, work)
-            for n in range(len(x)):
-                add_products(work, x[n, begin:end], sums[n])
 
 
 @njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
@@ -162,6 +169,20 @@ def norm_and_rotate(heads, num_heads, num_kv_heads, norms, cos, sin):
                 x[half + i] = narrow(second * c + first * s, x)
 
 
+@njit(parallel=True, cache=True, error_model="numpy")
+def store(heads, num_heads, num_kv_heads, slots, k_cache, v_cache):
+    """Keys and values into their slots of the cache (written), [num_blocks, block_size, num_kv_heads, head_dim] each."""
+    size = k_cache.shape[1]
+    for index in prange(len(heads)):
+        row = np.int64(index)
+        block, place = slots[row] // size, slots[row] % size
+        keys, values = k_cache[block, place], v_cache[block, place]
+        for head in range(num_kv_heads):
+            for i in range(heads.shape[2]):
+                keys[head, i] = heads[row, num_heads + head, i]
+                values[head, i] = heads[row, num_heads + num_kv_heads + head, i]
+
+
 @njit(fastmath=True, cache=True, error_model="numpy")
 def silu_and_multiply(gate_up, out):
     """The activation of a `SwiGLUMLP`. gate_up: [N, 2 d_ff]. out (written): [N, d_ff]."""
@@ -184,30 +205,54 @@ def gelu(x):
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
-def before_attention(x, found, norm, qkv, num_heads, num_kv_heads, norms, cos, sin, heads):
-    """What a layer does before attention, where our kernel multiplies. heads (written), others: as above. qkv: a `Matrix`."""
-    normed = np.empty_like(x)
-    add_and_norm(x, found, norm, normed)
-    multiply(normed, *qkv, heads.reshape(len(x), -1))
+def attend(heads, num_heads, num_kv_heads, norms, cos, sin, cached, attended):
+    """Prepare queries and keys, store keys and values, and attend with the rows that are decoded.
+
+    Args:
+        heads (changed), norms, cos, sin: as above.
+        cached: the slots of all rows; which rows are decoded; and see `CompiledDecode.cached`.
+        attended (written, in these rows): [N, num_heads x head_dim].
+    """
+    slots, rows, k_cache, v_cache, block_tables, context_lens, scale, window, softcap, num_shares = cached
     norm_and_rotate(heads, num_heads, num_kv_heads, norms, cos, sin)
+    store(heads, num_heads, num_kv_heads, slots, k_cache, v_cache)
+    if len(rows):
+        queries = np.empty((len(rows), num_heads, heads.shape[2]), heads.dtype)
+        found, options = np.empty_like(queries), (scale, window, softcap, num_shares)
+        for i in range(len(rows)):
+            queries[i] = heads[rows[i], :num_heads]
+        paged_decode_cpu(queries, k_cache, v_cache, block_tables, context_lens, *options, found)
+        for i in range(len(rows)):
+            attended[rows[i]] = found[i].reshape(-1)
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
-def after_attention(x, attended, out, norm, up, down):
-    """What it does after it: [N, d_model], to be added to x. attended: [N, q_size]. out, up, down: each a `Matrix`."""
-    found, normed = np.empty_like(x), np.empty_like(x)
-    multiply(attended, *out, found)
-    add_and_norm(x, found, norm, normed)
-    activated = np.empty((len(x), down[0].shape[1] * GROUP), x.dtype)
+def whole_layer(x, found, before, after, matrices, num_heads, num_kv_heads, norms, cos, sin, cached):
+    """A layer of a step of decodes, where our kernel multiplies. Returns what is to be added to x: [N, d_model].
+
+    Args:
+        before, after: the norms before attention and before the MLP. matrices: qkv, out, up (or gate and up) and down, each a
+            `Matrix`. Others: as for `add_and_norm` and `attend`.
+    """
+    qkv, out, up, down = matrices
+    n, normed, result, width = len(x), np.empty_like(x), np.empty_like(x), len(qkv[3])
+    heads = np.empty((n, num_heads + 2 * num_kv_heads, width // (num_heads + 2 * num_kv_heads)), x.dtype)
+    attended = np.empty((n, num_heads * heads.shape[2]), x.dtype)
+    activated = np.empty((n, down[0].shape[1] * GROUP), x.dtype)
+    add_and_norm(x, found, before, normed)
+    multiply(normed, *qkv, heads.reshape(n, -1))
+    attend(heads, num_heads, num_kv_heads, norms, cos, sin, cached, attended)
+    multiply(attended, *out, result)
+    add_and_norm(x, result, after, normed)
     if len(up[3]) == activated.shape[1]:
         multiply(normed, *up, activated)
         gelu(activated)
     else:
-        gate_up = np.empty((len(x), len(up[3])), x.dtype)
+        gate_up = np.empty((n, len(up[3])), x.dtype)
         multiply(normed, *up, gate_up)
         silu_and_multiply(gate_up, activated)
-    multiply(activated, *down, found)
-    return found
+    multiply(activated, *down, result)
+    return result
 
 
 def multiply_rows(x: Tensor, matrix: Matrix) -> Tensor:

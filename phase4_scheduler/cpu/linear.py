@@ -19,6 +19,7 @@ from phase4_scheduler.cpu.choice import ROWS, Make, Run, Times, measured_times, 
 from phase4_scheduler.cpu.large_pages import collapse_pages
 
 FEW = 16  # rows: the most that our kernel is taken for, whatever was measured on a machine with other work to do
+CLEARLY = 1.05  # faster is a way that takes over from the one for fewer rows: else chance would choose, and a number between decides
 KINDS = {"int8", "q8_0", "int4", "q4_0"}  # the quantized formats that our kernel reads
 
 
@@ -50,12 +51,14 @@ class CPULinear(nn.Module):
 
     def __init__(self, ways: dict[str, Make], times: Times) -> None:
         super().__init__()
-        self.ways = {
-            rows: min(
-                (way for way in times if rows <= FEW or way != "few rows"), key=lambda way: times[way][i]
-            )
-            for i, rows in enumerate(ROWS)
-        }
+        self.ways = {}
+        way = None
+        for i, rows in enumerate(ROWS):
+            known = {way: times[way][i] for way in times if rows <= FEW or way != "few rows"}
+            best = min(known, key=known.get)
+            if known.get(way, float("inf")) > CLEARLY * known[best]:
+                way = best
+            self.ways[rows] = way
         runs = {way: ways[way]() for way in dict.fromkeys(self.ways.values())}
         self._many = runs[self.ways[ROWS[-1]]]
         self._few: list[Run] = [self._many]  # by number of rows, from 0
@@ -148,13 +151,3 @@ def pack_wide(weight: Tensor, bias: Tensor | None, gelu: bool = False) -> Run | 
     """The same for bfloat16, computed in float32."""
     run = pack(weight.float(), None if bias is None else bias.float(), gelu)
     return run and (lambda x: run(x.float()).to(x.dtype))
-
-
-def largest(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest score of each row of a head's, and the first place that holds it: [B, vocab] -> [B], [B].
-
-    numpy searches several times as fast as torch. It knows no bfloat16.
-    """
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    places = torch.from_numpy(wide.numpy().argmax(-1))
-    return logits.gather(1, places[:, None])[:, 0], places

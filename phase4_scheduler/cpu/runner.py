@@ -11,10 +11,10 @@ from torch import Tensor
 from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import KVStorage
 from phase4_scheduler.cpu.backend import prepare
-from phase4_scheduler.cpu.linear import largest
 from phase4_scheduler.engine import EngineConfig, ModelRunner, StepBatch
 
 INTERVAL = 0.2  # seconds, at least, between two counts of threads: the system's clocks count in hundredths
+MANY_TOKENS = 128
 
 
 class CPURunner(ModelRunner):
@@ -28,12 +28,11 @@ class CPURunner(ModelRunner):
         # same pages cleared by the system again and again, which took 15% of a step of 16 users.
         torch.empty(31 << 20, dtype=torch.uint8)
         runner = super().create(prepare(model), config, num_blocks, storage)
-        runner.sampler.largest = largest
         runner.threads = threads_of_process()
         return runner
 
     def execute(self, batch: StepBatch) -> Tensor:
-        self.threads.adjust()
+        self.threads.adjust(len(batch.token_ids))
         return super().execute(batch)
 
     def shutdown(self) -> None:
@@ -51,23 +50,26 @@ class Threads:
     Attributes:
         most: threads where no other program needs a core: torch's own number, or what was set since.
         number: what this object has set.
+        free: cores that other programs leave, as counted last.
     """
 
     def __init__(self) -> None:
         self.most = self.number = torch.get_num_threads()
-        self.last = clocks()
+        self.free, self.last = float(self.most), clocks()
 
-    def adjust(self) -> None:
-        """Before a step."""
-        if time.perf_counter() - self.last[0] < INTERVAL:
-            return
-        last, self.last = self.last, clocks()
-        seconds, free, own_work = (now - then for now, then in zip(self.last, last, strict=True))
+    def adjust(self, num_tokens: int) -> None:
+        """Before a step of so many tokens."""
         self.notice()
-        # Other programs may use the cores while this one is idle. What counts is what they take while it computes.
-        if own_work > seconds / 4:
-            # A core counts as free if others leave 70% of it. Two threads beside a server's busy front end are slower than one.
-            torch.set_num_threads(min(self.most, max(1, round((free + own_work) / seconds - 0.2))))
+        if time.perf_counter() - self.last[0] >= INTERVAL:
+            last, self.last = self.last, clocks()
+            seconds, free, own_work = (now - then for now, then in zip(self.last, last, strict=True))
+            # Other programs may use the cores while this one is idle. What counts is what they take while it computes.
+            if own_work > seconds / 4:
+                self.free = (free + own_work) / seconds
+        # How much of a core others may take. Beside a server's front end two threads are slower than one in a decode step of
+        # 32 requests, and faster with a prompt: there is more to compute between two meetings.
+        share = 0.7 if num_tokens >= MANY_TOKENS else 0.3
+        torch.set_num_threads(min(self.most, max(1, round(self.free + share - 0.5))))
         self.number = torch.get_num_threads()
 
     def notice(self) -> None:

@@ -3,7 +3,10 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import ExitStack
+from importlib import import_module
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -40,6 +43,8 @@ def two_changes(lab: Lab) -> None:
 
     before = times_of(plain, "before", use_kernel=False)
     model = prepare(plain)
+    for block in model.blocks:
+        block.most_few_rows = 0  # a layer in a single call shows no parts
     after = times_of(model, "after")
     show_parts(lab, before, "Before: milliseconds of a step, by part")
     show_parts(lab, after, "After: milliseconds of a step, by part")
@@ -120,7 +125,7 @@ class StepTimer:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self.seconds: dict[str, float] = defaultdict(float)
-        self._watched: list[tuple[Any, str]] = []
+        self._watched = ExitStack()
         self._inner: list[float] = []  # time spent in watched parts, by depth
 
     def watch(self, owner: Any, method: str, part: str) -> None:
@@ -138,14 +143,11 @@ class StepTimer:
                 if self._inner:
                     self._inner[-1] += spent
 
-        setattr(owner, method, timed)
-        self._watched.append((owner, method))
+        self._watched.enter_context(mock.patch.object(owner, method, timed))
 
     def stop(self) -> None:
-        """Take the stopwatch off again. (What is watched hides the method of the class; so remove it.)"""
-        for owner, method in reversed(self._watched):
-            delattr(owner, method)
-        self._watched.clear()
+        """Take the stopwatch off again."""
+        self._watched.close()
 
 
 def watch_engine(engine: LLMEngine) -> StepTimer:
@@ -158,6 +160,8 @@ def watch_engine(engine: LLMEngine) -> StepTimer:
     timer.watch(engine.core.runner.kv_cache, "begin_step", "prepare")
     timer.watch(engine.model, "forward", "norms and the rest")
     timer.watch(engine.core.runner.kv_cache, "attend", "attention")
+    if compiled_kernel() is not None:
+        timer.watch(import_module("phase4_scheduler.cpu.kernels"), "attend", "attention")
     timer.watch(engine.core.runner, "logits", "head")
     timer.watch(engine.core.runner.sampler, "sample", "sample")
     for block in engine.model.blocks:

@@ -15,7 +15,7 @@ from phase2_attention_kvcache.quantization.quantized_linear import QuantizedLine
 from phase3_paged_attention.paging import PagedKVCache, StepLayout, compiled_kernel
 from phase4_scheduler.cpu import backend, choice, linear, prepare, runner
 from phase4_scheduler.cpu.blocks import CPUBlocks
-from phase4_scheduler.cpu.linear import FEW, CPULinear, largest
+from phase4_scheduler.cpu.linear import FEW, CPULinear
 from phase4_scheduler.engine import LLMEngine
 
 LLAMA = ModelConfig(
@@ -46,22 +46,28 @@ def make_model(family, dtype="float32", method=None):
 
 
 def step(model):
-    """Vectors of a step with a prompt and a decode, over a cache full of noise; and what the cache holds afterwards."""
+    """Vectors of a step with prompts on both sides of a decode, and of one with decodes alone, one of them of two tokens; and what
+    the cache, which is full of noise, holds afterwards."""
     torch.manual_seed(0)
     kv = PagedKVCache(model.config, 12, 16, model.dtype)
     kv.storage.data.copy_(torch.randn(kv.storage.data.shape))
-    kv.begin_step(StepLayout([2, 1], [2, 17], [[1], [2, 3]], torch.tensor([16, 17, 48])))
-    with torch.inference_mode():
-        return model(
-            torch.tensor([3, 4, 19]), torch.tensor([0, 1, 16]), kv
-        ).double(), kv.storage.data.double()
+    tables, vectors = [[1], [2, 3], [5]], []
+    for lens, past, slots in (
+        ([2, 1, 3], [0, 16, 0], [16, 17, 48, 80, 81, 82]), ([1, 2, 1], [2, 17, 3], [18, 49, 50, 83]),
+    ):  # fmt: skip
+        ends = [begin + n for begin, n in zip(past, lens)]
+        positions = [place for begin, end in zip(past, ends) for place in range(begin, end)]
+        kv.begin_step(StepLayout(lens, ends, tables, torch.tensor(slots)))
+        with torch.inference_mode():
+            vectors.append(model(torch.tensor([3, 4, 19, 7, 8, 9][: sum(lens)]), torch.tensor(positions), kv))
+    return torch.cat(vectors).double(), kv.storage.data.double()
 
 
 def choose(monkeypatch, few_rows):
     """Our kernel for every number of rows that it is taken for, or for none."""
 
     def times(name, shape, dtype, ways, copies):
-        return {way: [0 if (way == "few rows") == few_rows else 1] * len(choice.ROWS) for way in ways}
+        return {way: [0 if (way == "few rows") == few_rows else 1e6] * len(choice.ROWS) for way in ways}
 
     monkeypatch.setattr(linear, "measured_times", times)
 
@@ -160,14 +166,3 @@ assert settings() == before, [(a, b) for a, b in zip(before, settings()) if a !=
 def test_the_settings_of_the_process_stay():
     """Threads, random numbers, the choices of torch's backends: they belong to the program that uses the engine."""
     subprocess.run([sys.executable, "-c", SETTINGS], cwd=ROOT, check=True)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_the_largest_number(dtype):
-    """As torch finds it: the first of equals, NaN before all others, infinities."""
-    logits = torch.randint(-3, 3, (6, 97)).to(dtype)
-    logits[1, 50] = logits[1, 70] = torch.nan
-    logits[2, 9] = torch.inf
-    logits[3] = -torch.inf
-    for found, wanted in zip(largest(logits), logits.max(dim=-1)):
-        assert torch.equal(found.nan_to_num(7), wanted.nan_to_num(7))

@@ -22,11 +22,11 @@ def threads(monkeypatch):
     runner.threads_of_process.cache_clear()
     found = runner.Threads()
 
-    def pass_time(seconds, own, others):
-        """own, others: cores that they keep busy."""
+    def pass_time(seconds, own, others, num_tokens=1):
+        """own, others: cores that they keep busy. num_tokens: of the step afterwards."""
         for i, clock in enumerate((1, 4 - own - others, own)):
             now[i] += seconds * clock
-        found.adjust()
+        found.adjust(num_tokens)
         return torch.get_num_threads()
 
     found.pass_time = pass_time
@@ -48,6 +48,14 @@ def test_others_keep_their_cores(threads, times):
     """times: seconds, cores that we and that others keep busy in them, our threads afterwards."""
     for *spent, expected in times:
         assert threads.pass_time(*spent) == expected
+
+
+def test_prompts_give_way_later(threads):
+    """And not only in a step that counts anew."""
+    assert threads.pass_time(1, 2, 0.6, num_tokens=500) == 4
+    assert threads.pass_time(0, 0, 0) == 3
+    assert threads.pass_time(0, 0, 0, num_tokens=500) == 4
+    assert threads.pass_time(1, 2, 0.8, num_tokens=500) == 3
 
 
 def test_a_number_that_was_set_meanwhile_is_the_most(threads):
