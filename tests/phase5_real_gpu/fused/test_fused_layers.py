@@ -1,6 +1,4 @@
-"""Layers with fewer kernels: each kernel against float64, and a fused model against the plain one."""
-
-import math
+"""Layers with fewer kernels: each kernel against float64, and what `fuse` replaces."""
 
 import pytest
 import torch
@@ -10,13 +8,10 @@ from hypothesis import strategies as st
 from phase2_attention_kvcache.model.layers import SwiGLUMLP
 from phase2_attention_kvcache.model.positions import apply_rotary
 from phase2_attention_kvcache.model.transformer import Transformer
-from phase3_paged_attention.paging import PagedKVCache
-from phase5_real_gpu.fused import FP8PagedKVCache
 from phase5_real_gpu.fused.fused_layers import FusedAttention, FusedSwiGLU, fuse, gated
 from phase5_real_gpu.fused.store_kernel import store
-from phase5_real_gpu.kernels import TritonPagedKVCache
 from tests.phase5_real_gpu.conftest import DTYPES
-from tests.properties import contrasted, unshrunk
+from tests.properties import unshrunk
 
 pytest.importorskip("triton")
 
@@ -77,14 +72,6 @@ def test_gated(lab, dtype, gelu):
     assert gated(both[:0]).shape == (0, 1100)
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma3_text", "qwen3"])
-def model(request, lab):
-    """Both activations, two rotations, norms of queries and keys."""
-    more = dict(windows=(8, None), local_rope_theta=1000.0) if request.param == "gemma3_text" else {}
-    config = lab.model_config(2, 1, 16, 2, family=request.param, **more)
-    return contrasted(Transformer.random(config, device=lab.device))
-
-
 def test_what_may_do_more_stays_as_it_is(lab):
     class Watched(SwiGLUMLP):
         pass
@@ -98,23 +85,3 @@ def test_what_may_do_more_stays_as_it_is(lab):
     )
     assert {type(b.attention) for b in fuse(gpt2).blocks} == {FusedAttention}
     assert fuse(model.final_norm) is model.final_norm
-
-
-def test_over_fp8_and_over_a_cache_of_torch(lab, model):
-    """Keys are rounded once, after they are turned; and any other cache gets them turned, as before."""
-    ids, positions = torch.tensor([5, 6, 7], device=lab.device), torch.arange(3, device=lab.device)
-    layout = lab.Case([3], [3], kv_heads=1, group=2, dim=16, block_size=4).layout()
-    sizes = (model.config, 8, 4)
-    caches = [
-        FP8PagedKVCache(*sizes, torch.float32, lab.device),
-        TritonPagedKVCache(*sizes, device=lab.device),
-        PagedKVCache(*sizes, device=lab.device, use_kernel=False),
-    ]
-    for cache in caches:
-        found = []
-        for m in (model, fuse(model)):
-            cache.storage.data.copy_(torch.full(cache.storage.data.shape, math.nan))
-            cache.begin_step(layout)
-            with torch.inference_mode():
-                found.append(m(ids, positions, cache))
-        lab.assert_near(*found, 1e-4)

@@ -56,6 +56,7 @@ def test_fused_layers_write_the_same_tokens(model):
     own = FusedRunner.create(model, CONFIG, CONFIG.num_blocks)
     wanted = tokens(model)
     assert tokens(model, own, own.kv_cache) == wanted and len({tuple(t) for t in wanted}) == 4
+    assert tokens(own.model) == wanted  # any other cache gets its keys turned, as before
     linear = {m for m in model.modules() if isinstance(m, torch.nn.Linear)}
     assert linear <= set(own.model.modules())
 
