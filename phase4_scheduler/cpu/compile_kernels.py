@@ -30,9 +30,8 @@ def main() -> None:
 
 
 def compile_beside_others(dtype: str) -> None:
-    choice.keep_measured = lambda times: (
-        None
-    )  # which way is faster shows only while no other process computes
+    # Which way of multiplying is faster shows only while no other process computes: `run_engine` below measures it.
+    choice.keep_measured = lambda times: None
     run_engine(dtype)
 
 
