@@ -9,18 +9,25 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phase2_attention_kvcache.model.caches import AttentionRule
+from phase2_attention_kvcache.model.caches import AttentionRule, NoCache
+from phase2_attention_kvcache.model.transformer import Transformer
 from phase3_paged_attention.paging import (
+    BlockManager,
+    BlockTable,
     KVStorage,
     PagedKVCache,
+    StepLayout,
     compiled_kernel,
     paged_attention_loops,
     paged_attention_vectorised,
     prompt_attention,
 )
 from phase3_paged_attention.paging.kv_storage import stored_bits
+from phase4_scheduler.cpu import backend, linear, prepare
+from phase4_scheduler.cpu.choice import ROWS
+from phase4_scheduler.cpu.linear import FEW
 from tests.paged_case import PagedCase, assert_near, bits, model_config
-from tests.properties import rules
+from tests.properties import contrasted, rules
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 needs_kernel = pytest.mark.skipif(compiled_kernel() is None, reason="needs numba")
@@ -140,6 +147,98 @@ def test_a_request_that_went_wrong_harms_only_itself(compiled):
     _, out = attend(case.fill(new_too=False), compiled)
     assert_near(out[[0, 2]], expected[[0, 2]])
     assert compiled or out[1].isnan().all()  # (the kernel's fast arithmetic promises nothing of NaN)
+
+
+# ---------------------------------------------------------------------- a whole model
+
+
+def run_in_chunks(model, cache, manager, texts, chunks):
+    """Feed each text chunk by chunk; chunks[i] are sizes, taken in turn. Returns logits of all tokens."""
+    tables, done, logits = [BlockTable() for _ in texts], [0] * len(texts), [[] for _ in texts]
+    turn = 0
+    while any(d < len(t) for d, t in zip(done, texts)):
+        step = []
+        for i, text in enumerate(texts):
+            n = min(chunks[(turn + i) % len(chunks)], len(text) - done[i])
+            if n:
+                assert manager.allocate(tables[i], text, done[i] + n)
+                step.append((i, done[i], n))
+        turn += 1
+        size = cache.block_size
+        ids = [x for i, first, n in step for x in texts[i][first : first + n]]
+        positions = [t for _, first, n in step for t in range(first, first + n)]
+        slots = [
+            tables[i].block_ids[t // size] * size + t % size
+            for i, first, n in step
+            for t in range(first, first + n)
+        ]
+        cache.begin_step(
+            StepLayout(
+                [n for _, _, n in step],
+                [first + n for _, first, n in step],
+                [tables[i].block_ids for i, _, _ in step],
+                torch.tensor(slots),
+            )
+        )
+        out = model.logits(model(torch.tensor(ids), torch.tensor(positions), cache))
+        for (i, first, n), rows in zip(step, out.split([n for _, _, n in step])):
+            logits[i].append(rows)
+            done[i] = first + n
+    return [torch.cat(rows) for rows in logits]
+
+
+@pytest.fixture(scope="module")
+def models():
+    shapes = {
+        "llama": (4, 2, 8, {}),
+        "gpt2": (4, 4, 8, dict(family="gpt2", attention_bias=True, mlp_bias=True)),
+        "windows": (4, 2, 8, dict(family="mistral", windows=(6, 9, 6))),
+        "local and global": (4, 2, 8, dict(windows=(6, None, 6), attn_softcap=3.0, query_pre_attn_scalar=20)),
+    }
+    built = {}
+    with pytest.MonkeyPatch.context() as change:
+        change.setattr(backend, "SMALL", 0)  # numbers of weights
+        for name, (heads, kv_heads, dim, changes) in shapes.items():
+            model = contrasted(
+                Transformer.random(model_config(heads, kv_heads, dim, num_layers=3, d_ff=64, **changes))
+            )
+            built[name, "gather"] = built[name, "kernel"] = model
+            for way in ("few rows", "torch"):
+                fastest = lambda *args, way=way: {w: [1e6 * (w != way)] * len(ROWS) for w in args[3]}  # noqa: E731
+                change.setattr(linear, "measured_times", fastest)
+                built[name, way] = prepare(model)
+                assert [block.most_few_rows for block in built[name, way].blocks] == [
+                    FEW * (way == "few rows")
+                ] * 3
+    return built
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "windows", "local and global"])
+@pytest.mark.parametrize(
+    "how", ["gather", *(pytest.param(x, marks=needs_kernel) for x in ("kernel", "few rows", "torch"))]
+)
+@given(
+    lengths=st.lists(st.integers(1, 45), min_size=1, max_size=4),
+    chunks=st.lists(st.sampled_from([1, 1, 2, 3, 7, 16, 50]), min_size=1, max_size=6),
+    size=block_sizes,
+    seed=seeds,
+)
+@settings(max_examples=8)
+def test_a_model_in_chunks_over_blocks_is_the_model_at_once(models, name, how, lengths, chunks, size, seed):
+    """With attention in torch or in the kernel; or all of a layer compiled, with either way of multiplying."""
+    model, plain = models[name, how], models[name, "gather"]
+    torch.manual_seed(seed)
+    texts = [torch.randint(0, 97, (n,)).tolist() for n in lengths]
+    num_blocks = sum(-(-n // size) for n in lengths) + 1
+    cache = PagedKVCache(model.config, num_blocks, size, use_kernel=how != "gather")
+    cache.storage.data.fill_(math.nan)
+    with torch.inference_mode():
+        manager = BlockManager(num_blocks, size, enable_prefix_caching=False)
+        got = run_in_chunks(model, cache, manager, texts, chunks)
+        for text, logits in zip(texts, got):
+            whole = plain.logits(plain(torch.tensor(text), torch.arange(len(text)), NoCache(plain.config)))
+            # With weights ten times as large, what float32 rounds grows through softmax and layers.
+            torch.testing.assert_close(logits, whole, atol=2e-4, rtol=2e-4)
 
 
 def test_keys_in_another_dtype_are_refused_and_not_stored_as_other_numbers():
