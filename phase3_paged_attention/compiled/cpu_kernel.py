@@ -99,7 +99,7 @@ def attend_blocks(
     """Attention of one query token over some of a request's blocks. Writes `acc`, `largest` and `total`.
 
     Args:
-        q: [num_heads, head_dim], float32, or bfloat16 as uint16.
+        q: [num_heads or more, head_dim], float32, or bfloat16 as uint16.
         k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], float32, or bfloat16 as uint16.
         table: int32, the request's blocks. context_len: its tokens, the query token included.
         first_seen: the first token that the query sees. first, end: of the blocks in `table`.
@@ -107,11 +107,11 @@ def attend_blocks(
         acc: float32 [num_heads, head_dim], the weighted values, each weight being exp(score - largest).
         largest, total: float32 [num_heads], the largest score, and the sum of weights.
     """
-    num_heads, head_dim = q.shape
+    num_heads, head_dim = acc.shape
     block_size, num_kv_heads = k_cache.shape[1], k_cache.shape[2]
     group = num_heads // num_kv_heads  # query heads that share a KV head
     largest[:], total[:], acc[:] = np.float32(-1e30), np.float32(0), np.float32(0)
-    query = np.empty(q.shape, np.float32)
+    query = np.empty(acc.shape, np.float32)
     for head in range(num_heads):
         for i in range(head_dim):
             query[head, i] = widen(q[head, i]) * scale
@@ -175,18 +175,19 @@ def attend_blocks(
 
 @njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
 def paged_decode_cpu(
-    q, k_cache, v_cache, block_tables, context_lens, scale, window, softcap, num_shares, out
+    q, rows, k_cache, v_cache, block_tables, context_lens, scale, window, softcap, num_shares, out
 ):
-    """One query token for each request. Writes `out`.
+    """One query token for each request. Writes `out`, in these rows.
 
     Args:
-        q, out: [B, num_heads, head_dim], float32, or bfloat16 as uint16.
+        q: [N, num_heads or more, head_dim], float32, or bfloat16 as uint16. out: [N, num_heads, head_dim].
+        rows: of q and `out`, [B], one for each request.
         k_cache, v_cache, scale, softcap: as for `attend_blocks`.
         block_tables: int32 [B, most blocks]. context_lens: int32 [B], the query token included.
         window: tokens that a query sees, itself included; EVERYTHING: all.
         num_shares: equal shares of the blocks, for as many cores.
     """
-    batch, num_heads, head_dim = q.shape
+    batch, (_, num_heads, head_dim) = len(rows), out.shape
     block_size = k_cache.shape[1]
     starts = np.zeros(batch + 1, np.int64)  # of each request's blocks, laid side by side
     for b in range(batch):
@@ -205,13 +206,13 @@ def paged_decode_cpu(
                 first_seen, piece = max(0, context_lens[b] - window), b + share
                 shift = first_seen // block_size - starts[b]
                 attend_blocks(
-                    q[b], k_cache, v_cache, block_tables[b], context_lens[b], first_seen, first + shift, end + shift,
+                    q[rows[b]], k_cache, v_cache, block_tables[b], context_lens[b], first_seen, first + shift, end + shift,
                     scale, softcap, accs[piece], largests[piece], totals[piece],
                 )  # fmt: skip
     for index in prange(batch):
         b = np.int64(index)
         pieces = slice(b + starts[b] // size, b + (starts[b + 1] - 1) // size + 1)
-        merge_pieces(accs[pieces], largests[pieces], totals[pieces], out[b])
+        merge_pieces(accs[pieces], largests[pieces], totals[pieces], out[rows[b]])
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
@@ -254,7 +255,8 @@ class CompiledDecode:
     def attend(self, layer: int, q: Tensor) -> Tensor:
         queries = q.to(self.dtype).contiguous()
         out = torch.empty_like(queries)
-        paged_decode_cpu(stored_bits(queries), *self.cached(layer), stored_bits(out))
+        rows = np.arange(len(q))
+        paged_decode_cpu(stored_bits(queries), rows, *self.cached(layer), stored_bits(out))
         return out.to(q.dtype)
 
     def cached(self, layer: int) -> tuple:

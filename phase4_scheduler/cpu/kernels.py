@@ -213,17 +213,11 @@ def attend(heads, num_heads, num_kv_heads, norms, cos, sin, cached, attended):
         cached: the slots of all rows; which rows are decoded; and see `CompiledDecode.cached`.
         attended (written, in these rows): [N, num_heads x head_dim].
     """
-    slots, rows, k_cache, v_cache, block_tables, context_lens, scale, window, softcap, num_shares = cached
+    slots, rows, k_cache, v_cache = cached[:4]
     norm_and_rotate(heads, num_heads, num_kv_heads, norms, cos, sin)
     store(heads, num_heads, num_kv_heads, slots, k_cache, v_cache)
     if len(rows):
-        queries = np.empty((len(rows), num_heads, heads.shape[2]), heads.dtype)
-        found, options = np.empty_like(queries), (scale, window, softcap, num_shares)
-        for i in range(len(rows)):
-            queries[i] = heads[rows[i], :num_heads]
-        paged_decode_cpu(queries, k_cache, v_cache, block_tables, context_lens, *options, found)
-        for i in range(len(rows)):
-            attended[rows[i]] = found[i].reshape(-1)
+        paged_decode_cpu(heads, *cached[1:], attended.reshape(len(heads), num_heads, -1))
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
