@@ -58,11 +58,12 @@ def test_a_mistake_that_cannot_be_read_keeps_its_code(redirect):
 
 @pytest.mark.parametrize(("columns", "width"), [("1", 30), ("40", 40), ("60", 60), ("9" * 20, 100)])
 def test_lines_are_as_wide_as_the_terminal(monkeypatch, columns, width):
-    monkeypatch.setenv("COLUMNS", columns)
     terminal = io.StringIO()
     terminal.isatty = lambda: True
-    monkeypatch.setattr(sys, "stdout", terminal)
-    assert command.main(["claims"]) == command.main(["list"]) == 0
+    with monkeypatch.context() as patch:  # pytest itself fills lines of such a width with `-v`
+        patch.setenv("COLUMNS", columns)
+        patch.setattr(sys, "stdout", terminal)
+        assert command.main(["claims"]) == command.main(["list"]) == 0
+        assert Page(file=io.StringIO()).width == 100
     shown = re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue())
     assert max(map(len, shown.splitlines())) <= width
-    assert Page(file=io.StringIO()).width == 100
