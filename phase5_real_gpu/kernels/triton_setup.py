@@ -40,36 +40,10 @@ except ImportError:  # macOS, Windows
 INTERPRETED = HAS_TRITON and triton.knobs.runtime.interpret  # TRITON_INTERPRET
 
 
-def _interpret_what_is_compiled() -> None:
-    """Some library imported Triton before us (transformers does), and Triton's own helpers, tl.sum among
-    them, were defined to be compiled. An interpreted kernel cannot call those."""
-    from triton.runtime.interpreter import InterpretedFunction
-    from triton.runtime.jit import JITFunction
-
-    for module in (tl, tl.standard):
-        for name, helper in list(vars(module).items()):
-            if isinstance(helper, JITFunction):
-                setattr(module, name, InterpretedFunction(helper.fn))
-
-
-def _prepare_the_language_once() -> None:
-    """The interpreter puts its own functions into Triton's language before every function that a kernel calls, such as `tl.sum`. They
-    are there already: the kernel's launch has done it. Looking for them took a third of a decode kernel's time."""
-    from triton.runtime import interpreter
-
-    prepare = interpreter._patch_lang
-
-    def prepare_once(function):
-        languages = [module for module in function.__globals__.values() if module is tl or module is tl.core]
-        prepared = languages and not any(tl.core.is_builtin(language.load) for language in languages)
-        return interpreter._LangPatchScope() if prepared else prepare(function)
-
-    interpreter._patch_lang = prepare_once
-
-
 if INTERPRETED:
-    _interpret_what_is_compiled()
-    _prepare_the_language_once()
+    from labkit.triton_interpreter import mend
+
+    mend()
 
 compiling_for: tuple[int, int] | None = None
 """Compute capability of a card that is not here: `ahead_of_time.py` sets it before it records a launch."""
