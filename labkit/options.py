@@ -80,9 +80,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         default="auto", choices=["auto", "cpu", "cuda"], help="where to compute (auto: a GPU if there is one)"
     ),
     "dtype": dict(
-        default="float32",
-        choices=["float32", "bfloat16", "float16"],
-        help="dtype of the weights (float32)",
+        default="float32", choices=["float32", "bfloat16", "float16"], help="dtype of the weights (float32)"
     ),
     "seed": dict(
         type=whole(0, 2**32 - 1),

@@ -76,9 +76,7 @@ def story(lab: Lab) -> None:
 def add_arguments(parser: Any) -> None:
     add = parser.add_argument
     add(
-        "--first-contact",
-        action="store_true",
-        help="on a GPU: the parts that are least likely to fail first",
+        "--first-contact", action="store_true", help="on a GPU: the parts that are least likely to fail first"
     )
     add("--dry-run", action="store_true", help="list the parts, and the expected figures of six cards")
     add("--out", metavar="FILE", help="where to write (default: a file in outputs/)")

@@ -154,11 +154,7 @@ def no_gpt2_vocabulary(tmp_path, monkeypatch) -> None:
 def being_worked_in() -> frozenset[str]:
     """Notebooks that a learner has changed. In continuous integration all have to be as generated."""
     from exercises.judging.sources import all_names
-    from exercises.publishing.build_notebooks import (
-        NOTEBOOKS,
-        companions,
-        has_been_worked_in,
-    )
+    from exercises.publishing.build_notebooks import NOTEBOOKS, companions, has_been_worked_in
 
     if os.environ.get("CI"):
         return frozenset()

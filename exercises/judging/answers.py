@@ -91,10 +91,7 @@ def stub_says(name: str, answer: Any) -> str:
 
 
 def name_the_trouble(
-    error: BaseException,
-    answer: Any = None,
-    args: Sequence[Any] = (),
-    tried: Any = NOTHING,
+    error: BaseException, answer: Any = None, args: Sequence[Any] = (), tried: Any = NOTHING
 ) -> NotYet:
     """An exception out of an answer, or out of the grader because of what an answer gave, as NotYet."""
     if isinstance(error, NotYet):

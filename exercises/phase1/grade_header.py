@@ -77,10 +77,7 @@ EXERCISE = Exercise(
         "header-forgot-the-eight": {PLACES: "length + first, length + end)"},
         "header-offsets-from-the-data": {PLACES: "first, end)"},
         "header-length-only-skipped": {PLACES: "8 + first, 8 + end)"},
-        "header-metadata-is-no-tensor": (
-            {IS_METADATA: "False"},
-            When(lambda got, *_: "__metadata__" in got),
-        ),
+        "header-metadata-is-no-tensor": ({IS_METADATA: "False"}, When(lambda got, *_: "__metadata__" in got)),
         "header-refuses-a-good-file": (
             {FITS: "0 <= first < end <= len(data) - start"},
             {FITS: "0 <= first <= end < len(data) - start"},

@@ -116,9 +116,7 @@ from exercises.judging.engine_runs import passed, same_or_stop
 passed("p2d1_words_after_a_gap", generate, wrong_place)
 mine = generate(new_step(), prompt, 30)
 same_or_stop(
-    mine,
-    generate_cached(model, prompt, 30).token_ids,
-    says="your loop writes other tokens than the course's",
+    mine, generate_cached(model, prompt, 30).token_ids, says="your loop writes other tokens than the course's"
 )
 long = (prompt * 100)[:600]
 theirs = generate_cached(model, long, 3).token_ids

@@ -108,10 +108,7 @@ EXERCISE = Exercise(
         "cache-values-wrong": {"= v\n": "= k\n"},
         "cache-keys-wrong": {"= k\n": "= v\n"},
         "cache-half-stored": {START: f"{START}\n        self.lengths[layer] += len(k)"},
-        "cache-full-unnoticed": (
-            {f"end > {ROOM}": "False"},
-            When(lambda got, want, name, *_: name == FULL),
-        ),
+        "cache-full-unnoticed": ({f"end > {ROOM}": "False"}, When(lambda got, want, name, *_: name == FULL)),
         "cache-full-too-early": (
             {"end > self": "end >= self"},
             {f"end > {ROOM}": "end > len(self.keys)"},

@@ -48,11 +48,7 @@ LITTLES_LAW = Exercise(
 @LITTLES_LAW.grader
 def grade_littles_law(in_system: Callable, running: Callable, highest_rate: Callable) -> None:
     rng = random.Random(9)
-    logs = [
-        ([(2.0, 6.0), (3.0, 4.0), (5.0, 7.0)],),
-        ([(1.0, 3.0)],),
-        ([(4.0, 5.0), (1.0, 9.0), (2.0, 3.0)],),
-    ]
+    logs = [([(2.0, 6.0), (3.0, 4.0), (5.0, 7.0)],), ([(1.0, 3.0)],), ([(4.0, 5.0), (1.0, 9.0), (2.0, 3.0)],)]
     for _ in range(60):
         arrivals = [rng.uniform(1, 20) for _ in range(rng.randint(2, 8))]  # listed in no order
         logs.append(([(a, a + rng.expovariate(0.3) + 0.1) for a in arrivals],))

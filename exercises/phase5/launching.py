@@ -28,8 +28,7 @@ def body_of(kernel: Any) -> types.FunctionType:
         raise NotAttempted("There is no kernel yet.")
     if not HAS_TRITON:
         raise NotYet(
-            "raises",
-            "Triton is not installed here (it exists for Linux only), so nothing can run a kernel.",
+            "raises", "Triton is not installed here (it exists for Linux only), so nothing can run a kernel."
         )
     body = getattr(kernel, "fn", None)
     if not isinstance(body, types.FunctionType):

@@ -83,9 +83,7 @@ def without_lone_surrogates(text: str) -> str:
 
 
 def learn_merges(
-    words: Counter[str],
-    num_merges: int,
-    on_merge: Callable[[int, Pair, int], None] | None = None,
+    words: Counter[str], num_merges: int, on_merge: Callable[[int, Pair, int], None] | None = None
 ) -> list[Pair]:
     """Learn up to `num_merges` merges from counted words.
 

@@ -52,11 +52,7 @@ def bytes_for_kv(shape: ModelShape, card: Card, precision: str = "FP16") -> int:
 
 
 def users_that_fit(
-    shape: ModelShape,
-    card: Card,
-    context: int,
-    precision: str = "FP16",
-    bytes_per_value: int = 2,
+    shape: ModelShape, card: Card, context: int, precision: str = "FP16", bytes_per_value: int = 2
 ) -> int:
     """How many users with `context` tokens each fit at the same time. 0 if the model itself does not.
 

@@ -24,7 +24,8 @@ from numba.extending import overload
 from torch import Tensor
 
 from phase2_attention_kvcache.model.caches import AttentionRule
-from phase3_paged_attention.paging.kv_storage import KVStorage, stored_bits
+from phase3_paged_attention.compiled.arrays import stored_bits
+from phase3_paged_attention.paging.kv_storage import KVStorage
 
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 if numba.config.CPU_FEATURES is None and "+avx512f" in (features := get_host_cpu_features()):

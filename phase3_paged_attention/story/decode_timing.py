@@ -43,14 +43,7 @@ class DecodeTimer:
     as on a server, and not from the processor's cache.
     """
 
-    def __init__(
-        self,
-        batch: int,
-        longest: int,
-        dtype: torch.dtype,
-        device: str,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, batch: int, longest: int, dtype: torch.dtype, device: str, seed: int = 0) -> None:
         config = ModelConfig(**vars(GPT2_124M) | {"num_layers": 1})
         self.batch, self.config, self.device = batch, config, device
         self.num_blocks = batch * longest // BLOCK

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from phase2_attention_kvcache.model.config import Rotation
 from phase2_attention_kvcache.model.layers import Angles, Block, Blocks, KVCache
+from phase3_paged_attention.compiled.arrays import stored_bits
 from phase3_paged_attention.paging import KVStorage, PagedKVCache
 from phase3_paged_attention.paging.cpu_decode import GatherDecode
-from phase3_paged_attention.paging.kv_storage import stored_bits
 
 
 class Step(NamedTuple):

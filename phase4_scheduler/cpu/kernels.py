@@ -16,23 +16,67 @@ from phase3_paged_attention.compiled.cpu_kernel import exp, narrow, paged_decode
 import numpy as np
 import torch
 from numba import njit, prange
+from numba.extending import overload
 from torch import Tensor
 
 from phase2_attention_kvcache.quantization.quantized_formats import GROUP
-from phase3_paged_attention.paging.kv_storage import stored_bits
-from phase4_scheduler.cpu.tiles import TILE, Matrix
+from phase3_paged_attention.compiled.arrays import stored_bits
+from phase4_scheduler.cpu.tiles import PARTS, TILE, Matrix
+
+
+def part_of(weights):
+    """How a group of weights lies in memory: in parts of (inputs, outputs). A part is read from end to end."""
+    raise NotImplementedError("only compiled code calls it")
+
+
+@overload(part_of, inline="always")
+def _part_of(weights):
+    depth, width = PARTS[weights.dtype.bitwidth]
+    return lambda weights: (depth, width)
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
-def add_products(weights, x, sums):
-    """sums[j] += sum over i of weights[i, j] x[i], for a group. weights: [32 x 64]. x: float32 [32]. sums: float32 [64]."""
-    # Eight inputs at a time: a sum is then read and written once for eight products.
-    for first in range(0, GROUP, 8):
-        for j in range(TILE):
-            s = np.float32(0)
-            for i in range(first, first + 8):
-                s += widen(weights[TILE * i + j]) * x[i]
-            sums[j] += s
+def add_row(weights, scale, x, sums):
+    """sums[j] += scale[j] x sum over i of weights[i, j] x[i], for a group. weights: [32 x 64]. x: [32]. scale, sums: [64]."""
+    depth, width = part_of(weights)
+    for i in range(0, GROUP, depth):
+        for j in range(0, TILE, width):
+            for column in range(width):
+                even = odd = np.float32(0)  # two sums at a time: an addition need not wait for the one before
+                first = TILE * i + depth * j + column
+                for row in range(0, depth, 2):
+                    even += widen(weights[first + width * row]) * x[i + row]
+                    odd += widen(weights[first + width * row + width]) * x[i + row + 1]
+                sums[j + column] += (even + odd) * scale[j + column]
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def add_four_rows(weights, scale, x, sums):
+    """The same for four rows: a weight is read and widened once for all. x: [4 x 32]. sums: [4 x 64]."""
+    depth, width = part_of(weights)
+    for i in range(0, GROUP, depth):
+        for j in range(0, TILE, width):
+            for column in range(width):
+                first, place, factor = TILE * i + depth * j + column, j + column, scale[j + column]
+                s0 = s1 = s2 = s3 = np.float32(0)
+                for row in range(depth):
+                    weight, k = widen(weights[first + width * row]), i + row
+                    s0 += weight * x[k]
+                    s1 += weight * x[GROUP + k]
+                    s2 += weight * x[2 * GROUP + k]
+                    s3 += weight * x[3 * GROUP + k]
+                sums[place] += s0 * factor
+                sums[TILE + place] += s1 * factor
+                sums[2 * TILE + place] += s2 * factor
+                sums[3 * TILE + place] += s3 * factor
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def add_products(weights, scale, x, sums):
+    if len(x) == GROUP:
+        add_row(weights, scale, x, sums)
+    else:
+        add_four_rows(weights, scale, x, sums)
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
@@ -44,7 +88,7 @@ def code(word, i):
 
 @njit(fastmath=True, cache=True, error_model="numpy")
 def add_codes(words, scale, zero, x, sums):
-    """The same for 4 bits, where a weight is (code - zero) x scale. words: [4 x 64]. scale: [64]. zero: uint8 [64]."""
+    """`add_row` for 4 bits, where a weight is (code - zero) x scale. words: [4 x 64]. zero: uint8 [64]."""
     total = np.float32(0)
     for i in range(GROUP):
         total += x[i]
@@ -58,58 +102,74 @@ def add_codes(words, scale, zero, x, sums):
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
-def unpack(weights, scale, zero, out):
-    """The weights of a group as float32, for several rows to share. weights: of 4 bits, or others. out (written): [32 x 64]."""
-    if len(weights) < len(out):
-        for k in range(GROUP // 8):
-            for j in range(TILE):
-                word, middle = weights[TILE * k + j], np.float32(16) + np.float32(zero[j])
-                for i in range(8):
-                    out[TILE * (8 * k + i) + j] = (code(word, i) - middle) * scale[j]
-    else:
-        for i in range(GROUP):
-            for j in range(TILE):
-                out[TILE * i + j] = widen(weights[TILE * i + j]) * scale[j]
+def unpack(words, zero, out):
+    """code - zero, for several rows to share. words: [4 x 64]. zero: uint8 [64]. out (written): float32, a group in its parts."""
+    depth, width = part_of(out)
+    for i in range(0, GROUP, depth):
+        for j in range(0, TILE, width):
+            for k in range(0, depth, 8):
+                for column in range(width):
+                    word, middle = (
+                        words[TILE // 8 * (i + k) + j + column],
+                        np.float32(16) + np.float32(zero[j + column]),
+                    )
+                    first = TILE * i + depth * j + width * k + column
+                    for row in range(8):
+                        out[first + width * row] = code(word, row) - middle
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
 def multiply_tile(x, weights, scales, zeros, sums):
-    """The outputs of a tile, without bias. x: float32 [N, in]. sums (written): float32 [N, 64]. Others: a tile's part of a `Matrix`."""
+    """The outputs of a tile, without bias.
+
+    Args:
+        x: float32 [1, groups, 32] for one row; for more, four at a time, [fours, groups, 4 x 32]. sums (written): [1, 64] or
+            [fours, 4 x 64]. Others: a tile's part of a `Matrix`.
+    """
     in_words, work = weights.shape[1] < GROUP * TILE, np.empty(GROUP * TILE, np.float32)
     sums[:] = np.float32(0)
     for group in range(len(weights)):
-        stored, begin, end = weights[group], group * GROUP, (group + 1) * GROUP
-        scale, zero = scales[min(group, len(scales) - 1)], zeros[min(group, len(zeros) - 1)]
-        if len(x) > 2 or (len(x) == 2 and not in_words):
-            unpack(stored, scale, zero, work)
+        stored, scale, zero = (
+            weights[group],
+            scales[min(group, len(scales) - 1)],
+            zeros[min(group, len(zeros) - 1)],
+        )
+        if not in_words:
             for n in range(len(x)):
-                add_products(work, x[n, begin:end], sums[n])
-        elif in_words:
-            for n in range(len(x)):
-                add_codes(stored, scale, zero, x[n, begin:end], sums[n])
+                add_products(stored, scale, x[n, group], sums[n])
+        elif sums.shape[1] == TILE:
+            add_codes(stored, scale, zero, x[0, group], sums[0])
         else:
-            part = work[:TILE]
-            part[:] = np.float32(0)
-            add_products(stored, x[0, begin:end], part)
-            for j in range(TILE):
-                sums[0, j] += part[j] * scale[j]
+            unpack(stored, zero, work)
+            for n in range(len(x)):
+                add_four_rows(work, scale, x[n, group], sums[n])
+
+
+@njit(fastmath=True, cache=True, error_model="numpy")
+def in_fours(inputs):
+    """Rows as `multiply_tile` takes them. inputs: [N, in], float32, or bfloat16 as uint16."""
+    together, groups = 1 if len(inputs) == 1 else 4, inputs.shape[1] // GROUP
+    x = np.zeros(((len(inputs) + together - 1) // together, groups, together * GROUP), np.float32)
+    for n in range(len(inputs)):
+        rows, first = x[n // together], n % together * GROUP
+        for group in range(groups):
+            for i in range(GROUP):
+                rows[group, first + i] = widen(inputs[n, group * GROUP + i])
+    return x
 
 
 @njit(parallel=True, fastmath=True, cache=True, error_model="numpy")
 def multiply(inputs, weights, scales, zeros, bias, out):
     """inputs @ weights.T + bias. inputs: [N, in], float32, or bfloat16 as uint16. out (written): [N, out]. Others: a `Matrix`."""
-    x = np.empty(inputs.shape, np.float32)
-    for n in range(len(x)):
-        for i in range(x.shape[1]):
-            x[n, i] = widen(inputs[n, i])
+    x = in_fours(inputs)
     for index in prange(len(weights)):
-        tile, sums = np.int64(index), np.empty((len(x), TILE), np.float32)
+        tile, sums = np.int64(index), np.empty((len(x), x.shape[2] // GROUP * TILE), np.float32)
         scale, zero = scales[min(tile, len(scales) - 1)], zeros[min(tile, len(zeros) - 1)]
         multiply_tile(x, weights[tile], scale, zero, sums)
-        first = tile * TILE
-        for n in range(len(x)):
+        rows, first = sums.reshape(-1, TILE), tile * TILE
+        for n in range(len(inputs)):
             for j in range(min(TILE, len(bias) - first)):
-                out[n, first + j] = narrow(sums[n, j] + bias[first + j], out)
+                out[n, first + j] = narrow(rows[n, j] + bias[first + j], out)
 
 
 @njit(parallel=True, fastmath=True, cache=True, error_model="numpy")

@@ -8,9 +8,5 @@ from phase4_scheduler.simulator.kernel_table import KernelTable
 from phase4_scheduler.simulator.latency import Latency, RequestRecord, percentiles, summarise
 from phase4_scheduler.simulator.parallel_cost import ParallelCost, find_cost
 from phase4_scheduler.simulator.routers import ROUTERS
-from phase4_scheduler.simulator.traffic import (
-    TrafficRequest,
-    draw_traffic,
-    read_trace,
-)
+from phase4_scheduler.simulator.traffic import TrafficRequest, draw_traffic, read_trace
 from phase4_scheduler.simulator.virtual_time import Run, simulate

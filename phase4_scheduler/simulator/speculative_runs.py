@@ -45,10 +45,7 @@ CONTEXT = 1024  # tokens
 
 
 def decode_in_turn(
-    engines: Mapping[str, LLMEngine],
-    prompts: Sequence[Any],
-    params: SamplingParams,
-    steps: int,
+    engines: Mapping[str, LLMEngine], prompts: Sequence[Any], params: SamplingParams, steps: int
 ) -> dict[str, Window]:
     """Let each engine decode all these requests together for some steps, then send them away.
 

@@ -18,14 +18,7 @@ from phase1_tokens_embeddings.weights import CARDS, Card, ModelShape, find_card,
 from phase4_scheduler.engine import SchedulerConfig
 from phase4_scheduler.simulator.fleet import ReplicaConfig
 from phase4_scheduler.simulator.parallel_cost import cost_on_cards
-from phase4_scheduler.simulator.planning import (
-    SLO,
-    Load,
-    Plan,
-    efficiency_of,
-    make_plan,
-    why_impossible,
-)
+from phase4_scheduler.simulator.planning import SLO, Load, Plan, efficiency_of, make_plan, why_impossible
 from phase4_scheduler.simulator.routers import ROUTERS, Router
 from phase4_scheduler.simulator.traffic import TRACE_BLOCK, TrafficRequest, at_rate, draw_traffic, read_trace
 

@@ -187,11 +187,7 @@ def draw_load(points: Sequence[LoadPoint], bins: Bins, alarm: float | None, serv
 
     middle.plot(rate, [p.usage for p in points], marker="o", color=PURPLE, label="mean KV usage")
     middle.plot(
-        rate,
-        [p.preemptions / 100 for p in points],
-        marker="s",
-        color=ORANGE,
-        label="preemptions per request",
+        rate, [p.preemptions / 100 for p in points], marker="s", color=ORANGE, label="preemptions per request"
     )
     middle.set(
         xlabel="requests per second", ylabel="share, or number per request", ylim=(0, 1.3), xlim=(0, None)

@@ -278,9 +278,7 @@ def draw_speedups(
 ) -> Any:  # fmt: skip
     gain = max(measured[users[0], k] for k in drafts)
     fig, (left, right) = new_figure(
-        f"The best k gives one request {gain:.2f} times the tokens per second; {end}",
-        where,
-        panels=2,
+        f"The best k gives one request {gain:.2f} times the tokens per second; {end}", where, panels=2
     )
     places = range(1, len(acceptance) + 1)
     left.bar(places, acceptance, color=BLUE, width=0.6)

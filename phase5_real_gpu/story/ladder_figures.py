@@ -44,11 +44,7 @@ def draw_work():
         title="Programs", xlabel=f"1 request of 32,768 tokens; {H100_PROGRAMS} are resident", xlim=(0, 460)
     )
 
-    for ax, values, line in (
-        (left, asked, 1),
-        (middle, in_flight, None),
-        (right, programs, H100_PROGRAMS),
-    ):
+    for ax, values, line in ((left, asked, 1), (middle, in_flight, None), (right, programs, H100_PROGRAMS)):
         whole = ax.get_xlim()[1]
         for place, value in zip(places, values):
             # Beside the bar, or beyond the dashed line where the line would run through the figure.

@@ -37,10 +37,7 @@ class Played:
 
 
 def play_operations(
-    operations: Sequence[Operation],
-    num_blocks: int = 17,
-    block_size: int = 4,
-    caching: bool = True,
+    operations: Sequence[Operation], num_blocks: int = 17, block_size: int = 4, caching: bool = True
 ) -> Played:
     """Do the operations of the piece's buttons with a real block manager. Requests are named A, B, C in their order.
 
@@ -86,10 +83,7 @@ def play_operations(
 
 
 def allocator_piece(
-    num_blocks: int = 17,
-    block_size: int = 4,
-    caching: bool = True,
-    operations: Sequence[Operation] = (),
+    num_blocks: int = 17, block_size: int = 4, caching: bool = True, operations: Sequence[Operation] = ()
 ) -> Piece:
     """Make the piece with blocks to allocate and free.
 

@@ -68,11 +68,7 @@ class Piece:
         """Return HTML that works by itself: the fallback, and a script that replaces it by the piece."""
         data, code = (json.dumps(x, separators=(",", ":")) for x in (self.data, self.code))
         mark = f"{self.module}-{hashlib.sha256((data + code).encode()).hexdigest()[:12]}"
-        script = _START % {
-            "data": _inside_script(data),
-            "code": _inside_script(code),
-            "mark": mark,
-        }
+        script = _START % {"data": _inside_script(data), "code": _inside_script(code), "mark": mark}
         return f'<div data-piece="{mark}"><pre>{html.escape(self.fallback)}</pre></div>\n<script>{script}</script>'
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:

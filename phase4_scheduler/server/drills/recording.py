@@ -56,10 +56,7 @@ class Scraper:
     EVERY = 0.5  # seconds
 
     def __init__(
-        self,
-        recording: Recording,
-        page: Callable[[], str | None],
-        clock: Callable[[], float],
+        self, recording: Recording, page: Callable[[], str | None], clock: Callable[[], float]
     ) -> None:
         self.recording, self._page, self._clock = recording, page, clock
         self._end = threading.Event()

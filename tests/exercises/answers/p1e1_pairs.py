@@ -14,5 +14,5 @@ WRONG = {
             "merged.append(tokens[i])": "pass",
             "return merged": "return tokens",
         },
-    ],
+    ]
 }

@@ -3,7 +3,7 @@ import torch.nn.functional as F
 from exercises.phase2.grade_attention import MASKED, SCALE, SOFTMAX
 
 RIGHT = [
-    lambda q, k, v, mask: F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask[None])[0],
+    lambda q, k, v, mask: F.scaled_dot_product_attention(q[None], k[None], v[None], attn_mask=mask[None])[0]
 ]
 WRONG = {
     "head-row-all-masked": {"~mask": "mask", SCALE: " / len(q) ** 0.5"},

@@ -8,5 +8,5 @@ WRONG = {
         "positions.float()": "positions.to(x.dtype)",
         "* speeds": "* speeds.to(x.dtype)",
         "].float()": "]",
-    },
+    }
 }

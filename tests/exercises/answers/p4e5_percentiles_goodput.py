@@ -8,5 +8,5 @@ WRONG = {
     "changes-its-input": [
         {"ordered = sorted(values)": "values.sort()\n    ordered = values"},
         {"good = 0\n": "good = 0\n    requests.sort()\n"},
-    ],
+    ]
 }

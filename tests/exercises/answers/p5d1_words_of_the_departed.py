@@ -6,6 +6,4 @@ RIGHT = [
     # Padding does once more what the first row does.
     {BY_PLACE: f"self.tokens[:], self.slots[:] = tokens[0], slots[0]\n        {BY_PLACE}", REST: "pass"},
 ]
-WRONG = {
-    "another-cause": [{"cause = 3": "cause = 4"}, NULL_BLOCK | {"cause = 3": 'cause = "2"'}],
-}
+WRONG = {"another-cause": [{"cause = 3": "cause = 4"}, NULL_BLOCK | {"cause = 3": 'cause = "2"'}]}

@@ -4,7 +4,4 @@ BY_TOKEN = {
     "logical * BLOCK_SIZE + places < context_len": "places == logical % BLOCK_SIZE",
 }
 RIGHT = BY_TOKEN
-WRONG = {
-    "no-kernel": {"@triton.jit\n": ""},
-    "raises": {"places < context_len": "places < contxt_len"},
-}
+WRONG = {"no-kernel": {"@triton.jit\n": ""}, "raises": {"places < context_len": "places < contxt_len"}}

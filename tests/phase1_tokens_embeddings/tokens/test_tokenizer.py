@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 
 from labkit.paths import EMBEDDED_MODELS
 from phase1_tokens_embeddings.tokens import END_OF_TEXT, BPETokenizer, StreamDecoder
-from phase1_tokens_embeddings.tokens.bpe import (
-    GPT2_SPLIT_PATTERN,
-    apply_merges,
-    merge_pair,
-    split_words,
-)
+from phase1_tokens_embeddings.tokens.bpe import GPT2_SPLIT_PATTERN, apply_merges, merge_pair, split_words
 from tests.phase1_tokens_embeddings.other_tokenizers.test_library_tokenizer import (
     changed,
     check_against_library,

@@ -8,16 +8,8 @@ from transformers import GPT2Config
 from labkit.errors import LabError
 from labkit.models import find_model
 from phase1_tokens_embeddings.weights.cards import CARDS, find_card
-from phase1_tokens_embeddings.weights.memory_math import (
-    kv_of_text,
-    kv_per_token,
-    users_that_fit,
-)
-from phase1_tokens_embeddings.weights.model_shapes import (
-    SHAPES,
-    find_shape,
-    read_shape,
-)
+from phase1_tokens_embeddings.weights.memory_math import kv_of_text, kv_per_token, users_that_fit
+from phase1_tokens_embeddings.weights.model_shapes import SHAPES, find_shape, read_shape
 from phase1_tokens_embeddings.weights.weight_formats import PRECISIONS, weight_bytes
 
 PUBLISHED = {  # the exact counts that the hub shows for each checkpoint

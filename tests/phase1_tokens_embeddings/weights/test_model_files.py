@@ -15,10 +15,7 @@ from phase1_tokens_embeddings.weights.gguf_file import read_gguf_header
 from phase1_tokens_embeddings.weights.gguf_writer import write_gguf, write_out
 from phase1_tokens_embeddings.weights.model_box import open_gguf, open_safetensors, part_of
 from phase1_tokens_embeddings.weights.model_shapes import SHAPES
-from phase1_tokens_embeddings.weights.safetensors_file import (
-    checkpoint_files,
-    read_safetensors_header,
-)
+from phase1_tokens_embeddings.weights.safetensors_file import checkpoint_files, read_safetensors_header
 from phase1_tokens_embeddings.weights.weight_formats import weight_bytes
 
 U8 = {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}

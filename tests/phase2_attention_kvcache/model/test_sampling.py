@@ -8,12 +8,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from transformers import (
-    MinPLogitsWarper,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from phase2_attention_kvcache.model.logits_processors import apply_penalties
 from phase2_attention_kvcache.model.sampling import BadLogitsError, Sampler, draw

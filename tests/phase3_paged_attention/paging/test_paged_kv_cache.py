@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from phase2_attention_kvcache.model.caches import AttentionRule, NoCache
 from phase2_attention_kvcache.model.transformer import Transformer
+from phase3_paged_attention.compiled.arrays import stored_bits
 from phase3_paged_attention.paging import (
     BlockManager,
     BlockTable,
@@ -23,7 +24,6 @@ from phase3_paged_attention.paging import (
     paged_attention_vectorised,
     prompt_attention,
 )
-from phase3_paged_attention.paging.kv_storage import stored_bits
 from phase4_scheduler.cpu import backend, linear, prepare
 from phase4_scheduler.cpu.choice import ROWS
 from phase4_scheduler.cpu.linear import FEW

@@ -35,10 +35,7 @@ PERSON = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
-TAG = {
-    "structures": [{"begin": "<f=a>", "schema": {"const": 7}, "end": "</f>"}],
-    "triggers": ["<f="],
-}
+TAG = {"structures": [{"begin": "<f=a>", "schema": {"const": 7}, "end": "</f>"}], "triggers": ["<f="]}
 # What is asked for, and how an answer that has ended is checked by others: re, jsonschema, or by eye.
 ASKED = {
     "choice": (dict(choice=["yes", 'no "no"', "peut-être", "日本"]), lambda t: t in ("yes", 'no "no"', "peut-être", "日本")),

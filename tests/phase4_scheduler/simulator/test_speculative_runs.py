@@ -5,11 +5,7 @@ from types import SimpleNamespace
 from labkit.paths import ROOT
 from phase2_attention_kvcache.model import SamplingParams
 from phase4_scheduler.simulator.parallel_cost import find_cost
-from phase4_scheduler.simulator.speculative_runs import (
-    AlwaysProposes,
-    computed_speedup,
-    decode_in_turn,
-)
+from phase4_scheduler.simulator.speculative_runs import AlwaysProposes, computed_speedup, decode_in_turn
 
 
 def test_engines_that_take_turns_count_their_own_steps_and_drafts(tiny):
