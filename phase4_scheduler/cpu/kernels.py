@@ -109,10 +109,8 @@ def unpack(words, zero, out):
         for j in range(0, TILE, width):
             for k in range(0, depth, 8):
                 for column in range(width):
-                    word, middle = (
-                        words[TILE // 8 * (i + k) + j + column],
-                        np.float32(16) + np.float32(zero[j + column]),
-                    )
+                    word = words[TILE // 8 * (i + k) + j + column]
+                    middle = np.float32(16) + np.float32(zero[j + column])
                     first = TILE * i + depth * j + width * k + column
                     for row in range(8):
                         out[first + width * row] = code(word, row) - middle
@@ -129,11 +127,8 @@ def multiply_tile(x, weights, scales, zeros, sums):
     in_words, work = weights.shape[1] < GROUP * TILE, np.empty(GROUP * TILE, np.float32)
     sums[:] = np.float32(0)
     for group in range(len(weights)):
-        stored, scale, zero = (
-            weights[group],
-            scales[min(group, len(scales) - 1)],
-            zeros[min(group, len(zeros) - 1)],
-        )
+        stored, zero = weights[group], zeros[min(group, len(zeros) - 1)]
+        scale = scales[min(group, len(scales) - 1)]
         if not in_words:
             for n in range(len(x)):
                 add_products(stored, scale, x[n, group], sums[n])
