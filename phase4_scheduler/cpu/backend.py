@@ -20,8 +20,8 @@ from phase4_scheduler.cpu.linear import FEW, CPULinear, float_linear, quantized_
 SMALL = 1 << 15  # weights of a matrix: below this no choice can be felt, so the layer stays as it is
 COPY_SHARE = 0.25  # of the machine's memory: so much may copies of the weights take
 # With our kernel a layer is one call. What it saves between the matrix multiplications does not depend on their size; and a
-# library's call behind other work takes longer than one behind its like, as it was measured: its own code has left the caches.
-SAVED, BEHIND_OTHERS = 100, 1.2  # microseconds a layer, times
+# library's calls read weights more slowly behind other work than behind their like, as they were measured.
+SAVED, SLOWER = 100, 0.2  # microseconds a layer; of the time for one row, which is reading
 
 
 def prepare(model: Transformer) -> Transformer:
@@ -110,10 +110,10 @@ def most_few_rows(linears: Sequence[nn.Module]) -> int:
     """Up to so many rows a layer is as fast with our kernel."""
     if not linears or not all(type(x) is CPULinear and "few rows" in x.times for x in linears):
         return 0
-    most = 0
+    most, fastest = 0, [[min(times) for times in zip(*x.times.values())] for x in linears]
+    saved = SAVED + SLOWER * sum(times[0] for times in fastest)
     for i, rows in enumerate(ROWS[: ROWS.index(FEW) + 1]):
-        ours = sum(x.times["few rows"][i] for x in linears)
-        if ours > SAVED + BEHIND_OTHERS * sum(min(times[i] for times in x.times.values()) for x in linears):
+        if sum(x.times["few rows"][i] for x in linears) > saved + sum(times[i] for times in fastest):
             break
         most = rows
     return most
