@@ -21,29 +21,29 @@ from torch import Tensor
 
 from phase2_attention_kvcache.quantization.quantized_formats import GROUP
 from phase3_paged_attention.compiled.arrays import stored_bits
-from phase4_scheduler.cpu.tiles import PARTS, TILE, Matrix
+from phase4_scheduler.cpu.tiles import PASSES, TILE, Matrix
 
 
-def part_of(weights):
-    """How a group of weights lies in memory: in parts of (inputs, outputs). A part is read from end to end."""
+def pass_of(weights):
+    """(inputs, outputs) of a group that a pass takes together: its registers hold no more. See `tiles.py`."""
     raise NotImplementedError("only compiled code calls it")
 
 
-@overload(part_of, inline="always")
-def _part_of(weights):
-    depth, width = PARTS[weights.dtype.bitwidth]
+@overload(pass_of, inline="always")
+def _pass_of(weights):
+    depth, width = PASSES[weights.dtype.bitwidth]
     return lambda weights: (depth, width)
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
 def add_row(weights, scale, x, sums):
     """sums[j] += scale[j] x sum over i of weights[i, j] x[i], for a group. weights: [32 x 64]. x: [32]. scale, sums: [64]."""
-    depth, width = part_of(weights)
-    for i in range(0, GROUP, depth):
-        for j in range(0, TILE, width):
+    depth, width = pass_of(weights)
+    for j in range(0, TILE, width):
+        for i in range(0, GROUP, depth):
             for column in range(width):
                 even = odd = np.float32(0)  # two sums at a time: an addition need not wait for the one before
-                first = TILE * i + depth * j + column
+                first = GROUP * j + width * i + column
                 for row in range(0, depth, 2):
                     even += widen(weights[first + width * row]) * x[i + row]
                     odd += widen(weights[first + width * row + width]) * x[i + row + 1]
@@ -53,11 +53,11 @@ def add_row(weights, scale, x, sums):
 @njit(fastmath=True, cache=True, error_model="numpy")
 def add_four_rows(weights, scale, x, sums):
     """The same for four rows: a weight is read and widened once for all. x: [4 x 32]. sums: [4 x 64]."""
-    depth, width = part_of(weights)
-    for i in range(0, GROUP, depth):
-        for j in range(0, TILE, width):
+    depth, width = pass_of(weights)
+    for j in range(0, TILE, width):
+        for i in range(0, GROUP, depth):
             for column in range(width):
-                first, place, factor = TILE * i + depth * j + column, j + column, scale[j + column]
+                first, place, factor = GROUP * j + width * i + column, j + column, scale[j + column]
                 s0 = s1 = s2 = s3 = np.float32(0)
                 for row in range(depth):
                     weight, k = widen(weights[first + width * row]), i + row
@@ -103,17 +103,15 @@ def add_codes(words, scale, zero, x, sums):
 
 @njit(fastmath=True, cache=True, error_model="numpy")
 def unpack(words, zero, out):
-    """code - zero, for several rows to share. words: [4 x 64]. zero: uint8 [64]. out (written): float32, a group in its parts."""
-    depth, width = part_of(out)
-    for i in range(0, GROUP, depth):
-        for j in range(0, TILE, width):
-            for k in range(0, depth, 8):
-                for column in range(width):
-                    word = words[TILE // 8 * (i + k) + j + column]
-                    middle = np.float32(16) + np.float32(zero[j + column])
-                    first = TILE * i + depth * j + width * k + column
-                    for row in range(8):
-                        out[first + width * row] = code(word, row) - middle
+    """code - zero, for several rows to share. words: [4 x 64]. zero: uint8 [64]. out (written): float32, as `PASSES` has them."""
+    _, width = pass_of(out)
+    for j in range(0, TILE, width):
+        for k in range(0, GROUP, 8):
+            for column in range(width):
+                word, first = words[TILE // 8 * k + j + column], GROUP * j + width * k + column
+                middle = np.float32(16) + np.float32(zero[j + column])
+                for row in range(8):
+                    out[first + width * row] = code(word, row) - middle
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")

@@ -2,8 +2,8 @@
 
 They are kept in tiles of 64 outputs, [tiles, groups of 32 inputs, 32 inputs x 64 outputs]. Outputs lie side by side: one scale
 for each of them is applied to a whole register, and no sum goes across its lanes. A group is one flat row, so that the compiler
-sees one place in memory, and need not check whether several overlap. Within it lie parts, one after the other, each [inputs, outputs]
-and as large as one pass of the kernel reads: so memory is read in order, and the processor fetches ahead what comes next.
+sees one place in memory, and need not check whether several overlap. Within it lie all weights of 16 outputs, then of
+the next 16 (8 bits: of all 64): so the kernel reads memory in order, and the processor fetches ahead what comes next.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,11 @@ from phase2_attention_kvcache.quantization.quantized_formats import GROUP, Plane
 from phase3_paged_attention.compiled.arrays import stored_bits
 
 TILE = 64
-PARTS = {8: (8, 64), 16: (16, 16), 32: (16, 16)}  # by bits of a number: inputs, outputs
+PASSES = {
+    8: (8, TILE),
+    16: (16, 16),
+    32: (16, 16),
+}  # by bits of a number: inputs, outputs that the kernel takes together
 NO_SCALE, MIDDLE = (
     np.ones((1, 1, TILE), np.float32),
     np.full((1, 1, TILE), 8, np.uint8),
@@ -43,8 +47,9 @@ class Matrix(NamedTuple):
 
 def float_matrix(weight: Tensor, bias: Tensor | None) -> Matrix:
     """Repack a matrix in float32 or bfloat16. weight: [out, in], in a multiple of 32."""
-    weights = in_parts(tiled(weight.detach().unflatten(1, (-1, GROUP))))
-    return Matrix(stored_bits(weights), NO_SCALE, MIDDLE, bias_of(bias, len(weight)))
+    weights = tiled(weight.detach().unflatten(1, (-1, GROUP)))
+    weights = weights.unflatten(-1, (-1, PASSES[8 * weights.itemsize][1])).transpose(2, 3)
+    return Matrix(stored_bits(weights.flatten(2)), NO_SCALE, MIDDLE, bias_of(bias, len(weight)))
 
 
 def quantized_matrix(kind: str, planes: Planes, bias: Tensor | None) -> Matrix:
@@ -65,12 +70,6 @@ def tiled(rows: Tensor) -> Tensor:
     """[out, ...] -> [tiles, ..., 64]; the last tile is filled up with zeros."""
     rows = torch.cat((rows, rows.new_zeros(-len(rows) % TILE, *rows.shape[1:])))
     return rows.unflatten(0, (-1, TILE)).movedim(1, -1).contiguous()
-
-
-def in_parts(tiles: Tensor) -> Tensor:
-    """[tiles, groups, 32, 64] -> [tiles, groups, 32 x 64]."""
-    depth, width = PARTS[8 * tiles.element_size()]
-    return tiles.unflatten(2, (-1, depth)).unflatten(-1, (-1, width)).transpose(3, 4).flatten(2)
 
 
 def bias_of(bias: Tensor | None, outputs: int) -> np.ndarray:
