@@ -17,11 +17,8 @@ from phase2_attention_kvcache.quantization.quantized_formats import GROUP, Plane
 from phase3_paged_attention.compiled.arrays import stored_bits
 
 TILE = 64
-PASSES = {
-    8: (8, TILE),
-    16: (16, 16),
-    32: (16, 16),
-}  # by bits of a number: inputs, outputs that the kernel takes together
+# By bits of a number: inputs, outputs that the kernel takes together.
+PASSES = {8: (8, TILE), 16: (16, 16), 32: (16, 16)}
 NO_SCALE, MIDDLE = (
     np.ones((1, 1, TILE), np.float32),
     np.full((1, 1, TILE), 8, np.uint8),
