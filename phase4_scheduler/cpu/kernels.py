@@ -21,54 +21,53 @@ from torch import Tensor
 
 from phase2_attention_kvcache.quantization.quantized_formats import GROUP
 from phase3_paged_attention.compiled.arrays import stored_bits
-from phase4_scheduler.cpu.tiles import PASSES, TILE, Matrix
+from phase4_scheduler.cpu.tiles import SIDE, TILE, Matrix
 
 
-def pass_of(weights):
-    """(inputs, outputs) of a group that a pass takes together: its registers hold no more. See `tiles.py`."""
+def side_of(weights):
+    """How many outputs' weights for an input lie side by side, see `tiles.py`."""
     raise NotImplementedError("only compiled code calls it")
 
 
-@overload(pass_of, inline="always")
-def _pass_of(weights):
-    depth, width = PASSES[weights.dtype.bitwidth]
-    return lambda weights: (depth, width)
+@overload(side_of, inline="always")
+def _side_of(weights):
+    side = SIDE[weights.dtype.bitwidth // 8]
+    return lambda weights: side
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
 def add_row(weights, scale, x, sums):
     """sums[j] += scale[j] x sum over i of weights[i, j] x[i], for a group. weights: [32 x 64]. x: [32]. scale, sums: [64]."""
-    depth, width = pass_of(weights)
-    for j in range(0, TILE, width):
-        for i in range(0, GROUP, depth):
-            for column in range(width):
-                even = odd = np.float32(0)  # two sums at a time: an addition need not wait for the one before
-                first = GROUP * j + width * i + column
-                for row in range(0, depth, 2):
-                    even += widen(weights[first + width * row]) * x[i + row]
-                    odd += widen(weights[first + width * row + width]) * x[i + row + 1]
-                sums[j + column] += (even + odd) * scale[j + column]
+    side = side_of(weights)
+    for j in range(0, TILE, side):
+        for i in range(0, GROUP, 256 // side):
+            for column in range(side):
+                s, first = np.float32(0), GROUP * j + side * i + column
+                for row in range(256 // side):
+                    s += widen(weights[first + side * row]) * x[i + row]
+                sums[j + column] += s * scale[j + column]
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
 def add_four_rows(weights, scale, x, sums):
     """The same for four rows: a weight is read and widened once for all. x: [4 x 32]. sums: [4 x 64]."""
-    depth, width = pass_of(weights)
-    for j in range(0, TILE, width):
-        for i in range(0, GROUP, depth):
-            for column in range(width):
-                first, place, factor = GROUP * j + width * i + column, j + column, scale[j + column]
-                s0 = s1 = s2 = s3 = np.float32(0)
-                for row in range(depth):
-                    weight, k = widen(weights[first + width * row]), i + row
-                    s0 += weight * x[k]
-                    s1 += weight * x[GROUP + k]
-                    s2 += weight * x[2 * GROUP + k]
-                    s3 += weight * x[3 * GROUP + k]
-                sums[place] += s0 * factor
-                sums[TILE + place] += s1 * factor
-                sums[2 * TILE + place] += s2 * factor
-                sums[3 * TILE + place] += s3 * factor
+    side = side_of(weights)
+    for j in range(0, TILE, side):
+        for i in range(0, GROUP, 16):
+            for half in range(0, side, 16):  # 16 inputs and 16 outputs at a time: registers hold no more
+                for column in range(half, half + 16):
+                    first, place, factor = GROUP * j + side * i + column, j + column, scale[j + column]
+                    s0 = s1 = s2 = s3 = np.float32(0)
+                    for row in range(16):
+                        weight, k = widen(weights[first + side * row]), i + row
+                        s0 += weight * x[k]
+                        s1 += weight * x[GROUP + k]
+                        s2 += weight * x[2 * GROUP + k]
+                        s3 += weight * x[3 * GROUP + k]
+                    sums[place] += s0 * factor
+                    sums[TILE + place] += s1 * factor
+                    sums[2 * TILE + place] += s2 * factor
+                    sums[3 * TILE + place] += s3 * factor
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
@@ -104,14 +103,14 @@ def add_codes(words, scale, zero, x, sums):
 @njit(fastmath=True, cache=True, error_model="numpy")
 def unpack(words, zero, out):
     """code - zero, for several rows to share. words: [4 x 64]. zero: uint8 [64]. out (written): float32, as `PASSES` has them."""
-    _, width = pass_of(out)
-    for j in range(0, TILE, width):
+    side = side_of(out)
+    for j in range(0, TILE, side):
         for k in range(0, GROUP, 8):
-            for column in range(width):
-                word, first = words[TILE // 8 * k + j + column], GROUP * j + width * k + column
+            for column in range(side):
+                word, first = words[TILE // 8 * k + j + column], GROUP * j + side * k + column
                 middle = np.float32(16) + np.float32(zero[j + column])
                 for row in range(8):
-                    out[first + width * row] = code(word, row) - middle
+                    out[first + side * row] = code(word, row) - middle
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
