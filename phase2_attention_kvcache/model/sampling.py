@@ -91,7 +91,7 @@ class Sampler:
         changed, _, token_ids = self._process(logits, params, prompt_ids, output_ids)
         if drawn := [i for i, p in enumerate(params) if not p.greedy]:
             rows = changed if len(drawn) == len(params) else changed[drawn]
-            probs = to_probs(rows.float(), [params[i] for i in drawn])
+            probs = to_probs(rows, [params[i] for i in drawn])
             tokens = draw(probs, [generators[i] for i in drawn], self.generator)
             for i, token in zip(drawn, tokens.tolist(), strict=True):
                 token_ids[i] = token
@@ -115,7 +115,7 @@ class Sampler:
         prompts, outputs = (ids or [[] for _ in params] for ids in (prompt_ids, output_ids))
         _check_rows(logits, params, prompts, outputs, params)
         changed, likeliest, _ = self._process(logits, params, prompts, outputs)
-        probs = to_probs(changed.float(), params)
+        probs = to_probs(changed, params)
         if greedy := [i for i, p in enumerate(params) if p.greedy]:
             probs[greedy] = F.one_hot(likeliest[greedy], logits.shape[1]).to(probs.dtype)
         return probs
@@ -165,7 +165,7 @@ def draw(probs: torch.Tensor, generators: Sequence[Generator], common: Generator
     Lay the tokens side by side on a line of length 1, each as wide as its probability, and pick one point. A row takes
     one random number from its own generator, so its token does not depend on other rows, the device or the vocabulary's size.
     """
-    ends = probs.double().cumsum(-1)  # where each token's piece of the line ends
+    ends = probs.cumsum(-1, dtype=torch.float64)  # where each token's piece of the line ends
     # The line is 1 long, but for rounding. A piece of width 0 never is the first that ends behind the point.
     at = draw_points(generators, common)[:, None].to(probs.device) * ends[:, -1:]
     return torch.searchsorted(ends, at, right=True).flatten()

@@ -17,7 +17,7 @@ SURE_HEAD = 256  # top_p examines this many of the most probable tokens before i
 
 
 def to_probs(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
-    """Temperature, min_p, top_k, top_p: logits [B, vocab] -> probabilities [B, vocab].
+    """Temperature, min_p, top_k, top_p: logits [B, vocab] -> probabilities [B, vocab], in float32 or more.
 
     Tokens exactly as likely as the last one kept are kept as well, in top_k (as in vLLM) and in top_p: so the
     result never depends on the order of equal logits, which are frequent in 16 bits.

@@ -144,7 +144,7 @@ class AsyncRunner(ModelRunner):
         best, tokens = logits.max(dim=-1)
         if drawn := [i for i, request in enumerate(requests) if not request.params.greedy]:
             rows = on_device(drawn, logits.device)
-            probs = to_probs(logits[rows].float(), [requests[i].params for i in drawn])
+            probs = to_probs(logits[rows], [requests[i].params for i in drawn])
             tokens[rows] = draw(probs, [requests[i].generator for i in drawn], self.generator)
         return torch.where(best.isfinite(), tokens, PLACEHOLDER)
 
