@@ -21,53 +21,54 @@ from torch import Tensor
 
 from phase2_attention_kvcache.quantization.quantized_formats import GROUP
 from phase3_paged_attention.compiled.arrays import stored_bits
-from phase4_scheduler.cpu.tiles import SIDE, TILE, Matrix
+from phase4_scheduler.cpu.tiles import PARTS, TILE, Matrix
 
 
-def side_of(weights):
-    """How many outputs' weights for an input lie side by side, see `tiles.py`."""
+def part_of(weights):
+    """How a group of weights lies in memory: in parts of (inputs, outputs). A part is read from end to end."""
     raise NotImplementedError("only compiled code calls it")
 
 
-@overload(side_of, inline="always")
-def _side_of(weights):
-    side = SIDE[weights.dtype.bitwidth // 8]
-    return lambda weights: side
+@overload(part_of, inline="always")
+def _part_of(weights):
+    depth, width = PARTS[weights.dtype.bitwidth]
+    return lambda weights: (depth, width)
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
 def add_row(weights, scale, x, sums):
     """sums[j] += scale[j] x sum over i of weights[i, j] x[i], for a group. weights: [32 x 64]. x: [32]. scale, sums: [64]."""
-    side = side_of(weights)
-    for j in range(0, TILE, side):
-        for i in range(0, GROUP, 256 // side):
-            for column in range(side):
-                s, first = np.float32(0), GROUP * j + side * i + column
-                for row in range(256 // side):
-                    s += widen(weights[first + side * row]) * x[i + row]
-                sums[j + column] += s * scale[j + column]
+    depth, width = part_of(weights)
+    for i in range(0, GROUP, depth):
+        for j in range(0, TILE, width):
+            for column in range(width):
+                even = odd = np.float32(0)  # two sums at a time: an addition need not wait for the one before
+                first = TILE * i + depth * j + column
+                for row in range(0, depth, 2):
+                    even += widen(weights[first + width * row]) * x[i + row]
+                    odd += widen(weights[first + width * row + width]) * x[i + row + 1]
+                sums[j + column] += (even + odd) * scale[j + column]
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
 def add_four_rows(weights, scale, x, sums):
     """The same for four rows: a weight is read and widened once for all. x: [4 x 32]. sums: [4 x 64]."""
-    side = side_of(weights)
-    for j in range(0, TILE, side):
-        for i in range(0, GROUP, 16):
-            for half in range(0, side, 16):  # 16 inputs and 16 outputs at a time: registers hold no more
-                for column in range(half, half + 16):
-                    first, place, factor = GROUP * j + side * i + column, j + column, scale[j + column]
-                    s0 = s1 = s2 = s3 = np.float32(0)
-                    for row in range(16):
-                        weight, k = widen(weights[first + side * row]), i + row
-                        s0 += weight * x[k]
-                        s1 += weight * x[GROUP + k]
-                        s2 += weight * x[2 * GROUP + k]
-                        s3 += weight * x[3 * GROUP + k]
-                    sums[place] += s0 * factor
-                    sums[TILE + place] += s1 * factor
-                    sums[2 * TILE + place] += s2 * factor
-                    sums[3 * TILE + place] += s3 * factor
+    depth, width = part_of(weights)
+    for j in range(0, TILE, width):
+        for i in range(0, GROUP, depth):  # within j: else LLVM keeps x for all j, and runs out of registers
+            for column in range(width):
+                first, place, factor = TILE * i + depth * j + column, j + column, scale[j + column]
+                s0 = s1 = s2 = s3 = np.float32(0)
+                for row in range(depth):
+                    weight, k = widen(weights[first + width * row]), i + row
+                    s0 += weight * x[k]
+                    s1 += weight * x[GROUP + k]
+                    s2 += weight * x[2 * GROUP + k]
+                    s3 += weight * x[3 * GROUP + k]
+                sums[place] += s0 * factor
+                sums[TILE + place] += s1 * factor
+                sums[2 * TILE + place] += s2 * factor
+                sums[3 * TILE + place] += s3 * factor
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")
@@ -102,15 +103,17 @@ def add_codes(words, scale, zero, x, sums):
 
 @njit(fastmath=True, cache=True, error_model="numpy")
 def unpack(words, zero, out):
-    """code - zero, for several rows to share. words: [4 x 64]. zero: uint8 [64]. out (written): float32, as `PASSES` has them."""
-    side = side_of(out)
-    for j in range(0, TILE, side):
-        for k in range(0, GROUP, 8):
-            for column in range(side):
-                word, first = words[TILE // 8 * k + j + column], GROUP * j + side * k + column
-                middle = np.float32(16) + np.float32(zero[j + column])
-                for row in range(8):
-                    out[first + side * row] = code(word, row) - middle
+    """code - zero, for several rows to share. words: [4 x 64]. zero: uint8 [64]. out (written): float32, a group in its parts."""
+    depth, width = part_of(out)
+    for i in range(0, GROUP, depth):
+        for j in range(0, TILE, width):
+            for k in range(0, depth, 8):
+                for column in range(width):
+                    word = words[TILE // 8 * (i + k) + j + column]
+                    middle = np.float32(16) + np.float32(zero[j + column])
+                    first = TILE * i + depth * j + width * k + column
+                    for row in range(8):
+                        out[first + width * row] = code(word, row) - middle
 
 
 @njit(fastmath=True, cache=True, error_model="numpy")

@@ -2,8 +2,8 @@
 
 They are kept in tiles of 64 outputs, [tiles, groups of 32 inputs, 32 inputs x 64 outputs]. Outputs lie side by side: one scale
 for each of them is applied to a whole register, and no sum goes across its lanes. A group is one flat row, so that the compiler
-sees one place in memory, and need not check whether several overlap. Within it lie all weights of 16 outputs, then of the next
-16 (8 bits: of 32): so the kernel reads memory in order, and the processor fetches ahead what comes next.
+sees one place in memory, and need not check whether several overlap. Within it lie parts, one after the other, each [inputs, outputs]
+and as large as one pass of the kernel reads: so memory is read in order, and the processor fetches ahead what comes next.
 """
 
 from typing import NamedTuple
@@ -17,11 +17,7 @@ from phase2_attention_kvcache.quantization.quantized_formats import GROUP, Plane
 from phase3_paged_attention.compiled.arrays import stored_bits
 
 TILE = 64
-SIDE = {
-    1: 32,
-    2: 16,
-    4: 16,
-}  # by bytes of a weight: of how many outputs the weights for an input lie side by side
+PARTS = {8: (8, 64), 16: (16, 16), 32: (16, 16)}  # by bits of a number: inputs, outputs
 NO_SCALE, MIDDLE = (
     np.ones((1, 1, TILE), np.float32),
     np.full((1, 1, TILE), 8, np.uint8),
@@ -47,7 +43,7 @@ class Matrix(NamedTuple):
 
 def float_matrix(weight: Tensor, bias: Tensor | None) -> Matrix:
     """Repack a matrix in float32 or bfloat16. weight: [out, in], in a multiple of 32."""
-    weights = tiled_groups(weight.detach())
+    weights = in_parts(tiled(weight.detach().unflatten(1, (-1, GROUP))))
     return Matrix(stored_bits(weights), NO_SCALE, MIDDLE, bias_of(bias, len(weight)))
 
 
@@ -56,13 +52,13 @@ def quantized_matrix(kind: str, planes: Planes, bias: Tensor | None) -> Matrix:
     codes, zeros = planes["codes"], MIDDLE
     if kind in ("int4", "q4_0"):
         codes = tiled(unpack_nibbles(codes).unflatten(1, (-1, GROUP // 8, 8))).to(torch.int32)
-        codes = sum(codes[:, :, :, i] << 4 * i for i in range(8)).flatten(2).view(torch.uint32)
+        codes = sum(codes[:, :, :, i] << 4 * i for i in range(8)).view(torch.uint32)
         if "zeros" in planes:
             zeros = tiled(planes["zeros"]).numpy()
     else:
-        codes = tiled_groups(codes).view(torch.int8)
+        codes = tiled(codes.unflatten(1, (-1, GROUP))).view(torch.int8)
     scales = tiled(planes["scales"].float())
-    return Matrix(codes.numpy(), scales.numpy(), zeros, bias_of(bias, len(planes["codes"])))
+    return Matrix(codes.flatten(2).numpy(), scales.numpy(), zeros, bias_of(bias, len(planes["codes"])))
 
 
 def tiled(rows: Tensor) -> Tensor:
@@ -71,10 +67,10 @@ def tiled(rows: Tensor) -> Tensor:
     return rows.unflatten(0, (-1, TILE)).movedim(1, -1).contiguous()
 
 
-def tiled_groups(rows: Tensor) -> Tensor:
-    """[out, in] -> [tiles, groups, 32 x 64]."""
-    tiles = tiled(rows.unflatten(1, (-1, GROUP)))
-    return tiles.unflatten(-1, (-1, SIDE[tiles.itemsize])).transpose(2, 3).flatten(2)
+def in_parts(tiles: Tensor) -> Tensor:
+    """[tiles, groups, 32, 64] -> [tiles, groups, 32 x 64]."""
+    depth, width = PARTS[8 * tiles.element_size()]
+    return tiles.unflatten(2, (-1, depth)).unflatten(-1, (-1, width)).transpose(3, 4).flatten(2)
 
 
 def bias_of(bias: Tensor | None, outputs: int) -> np.ndarray:
