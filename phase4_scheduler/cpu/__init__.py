@@ -7,6 +7,7 @@ the model's tree of modules. Without it the engine runs the model as it is, with
     linear.py        the ways
     kernels.py       our compiled functions: one of the ways, and what lies between linear layers
     tiles.py         how its weights lie in memory
+    large_pages.py   puts weights into pages of 2 MB
     blocks.py        the layers around them
     backend.py       all of it around a model
     runner.py        runs it, on the cores that other programs leave

@@ -1,7 +1,7 @@
 """Which way of computing a linear layer is the fastest on this machine, measured once for each shape and number of rows.
 
-The result is kept (`labkit/measured.py`), so that the next start measures nothing; `lab doctor` shows it. All ways compute the
-same numbers but for the order of float32 sums, so a choice changes no more than the last digits.
+The result is kept (`labkit/measured.py`), so that the next start measures nothing; `lab doctor` counts the shapes. All ways
+compute the same numbers but for the order of float32 sums, so a choice changes no more than the last digits.
 """
 
 import time

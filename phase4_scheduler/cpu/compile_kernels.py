@@ -2,8 +2,8 @@
 
     python -m phase4_scheduler.cpu.compile_kernels
 
-numba compiles a kernel when it is first called, and keeps the machine code beside the source. `make` does it once for both
-number formats, at the end of the installation.
+numba compiles a kernel when it is first called, and keeps the machine code beside the source. `make` does it once for float32 and
+bfloat16, at the end of the installation. Kernels for quantized weights are compiled when an engine first needs them.
 
 If a kernel's own file changes, numba compiles it anew. It does not notice a change in a function that the kernel calls from
 another file. So what was compiled before is thrown away first: run this again after you have changed a kernel.

@@ -1,7 +1,7 @@
 """A linear layer on a CPU, computed in the way that was measured to be the fastest here for its number of rows.
 
 torch       `F.linear` on the weights as they are; quantized weights are unpacked for it, some rows at a time.
-packed      oneDNN, with the weights rearranged once into the order that its kernel reads; of quantized weights a copy in 16 bits.
+packed      oneDNN, with the weights rearranged once into the order that its kernel reads; of quantized weights an unpacked copy.
 packed32    the same on bfloat16 weights widened to float32: some processors compute in bfloat16 slower than in float32, and
             on others oneDNN has no bfloat16. It reads twice the bytes, so it wins with many rows.
 few rows    our own kernel (`kernels.py`).

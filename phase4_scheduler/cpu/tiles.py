@@ -18,10 +18,8 @@ from phase3_paged_attention.compiled.arrays import stored_bits
 
 TILE = 64
 PARTS = {8: (8, 64), 16: (16, 16), 32: (16, 16)}  # by bits of a number: inputs, outputs
-NO_SCALE, MIDDLE = (
-    np.ones((1, 1, TILE), np.float32),
-    np.full((1, 1, TILE), 8, np.uint8),
-)  # the same everywhere
+# The same everywhere.
+NO_SCALE, MIDDLE = np.ones((1, 1, TILE), np.float32), np.full((1, 1, TILE), 8, np.uint8)
 
 
 class Matrix(NamedTuple):
