@@ -16,7 +16,7 @@ are in `attend_tiles.py`, the loop over tiles; two are here:
 
 Some models need two options. They cost other models nothing, because they are fixed when the kernel is compiled:
 
-        WINDOW     begin at the first token of the query's window; splits share the rest of the context
+    WINDOW     begin at the first token of the query's window; splits share the rest of the context
     SOFTCAP    limit each score before the online softmax
 
 Sources: Kwon et al. (2023), section 4.1; Dao, "Flash-Decoding" (2023), for the splits.
