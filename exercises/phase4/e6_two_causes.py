@@ -35,7 +35,7 @@ ask(5, "rate(vllm:prefix_cache_hits_total[10s]) / rate(vllm:prefix_cache_queries
 print("The names:", *minutes_of(1)[0].names, sep="\n  ")
 
 # %% [markdown]
-# Write four alerts. Each alert fires in the minutes of one cause, and in no other minute of its drill, the healthy one
+# Write four alerts as strings. Each alert fires in the minutes of one cause, and in no other minute of its drill, the healthy one
 # included. One `>` or `<` is often enough; if not, join two comparisons with `and`.
 #
 # | alert | fires | does not fire |
