@@ -66,13 +66,13 @@ def the_plan(lab: Lab, task: Task) -> Plan:
     if refused := plan.run.refused:
         lab.say(f"""{len(refused):,} of {len(task.traffic):,} requests were refused, and count as missed. The first:
             {plan.run.refusal}.""")
-    trust(lab, task, plan)
+    trust(lab, task)
     figures = {name: getattr(plan, name) for name in ("replicas", "dollars_per_hour", "headroom", "limit")}
     lab.record(plan=figures | {"cards": cards, "cells": task.cells, "estimate": estimate})
     return plan
 
 
-def trust(lab: Lab, task: Task, plan: Plan) -> None:
+def trust(lab: Lab, task: Task) -> None:
     """How far the clock can be wrong, and how many cards it would take then."""
     least, most = CLOCK_RANGE
     worst, then, slowest = None, "", CLOCK_EFFICIENCY / most

@@ -115,7 +115,7 @@ def test_right_answers_become_parts_that_write_and_decide_the_same(my_engine, mo
         ({"step": lambda *_, pool: []}, "fails-in-the-engine"),  # and never ends
     ],
 )
-def test_a_part_that_does_otherwise_is_told(monkeypatch, capsys, part, diagnosis):
+def test_a_part_that_does_otherwise_is_told(monkeypatch, part, diagnosis):
     monkeypatch.setattr(your_engine, "passed", lambda *_: None)
     with pytest.raises(NotYet, match=diagnosis):
         your_engine.in_your_engine("p3e2_block_table", None, parts=part)

@@ -62,7 +62,7 @@ def asking(max_tokens=60, seed=None, n=1, logprobs=None, **constraint):
 
 
 @pytest.fixture
-def make(tiny, tmp_path):
+def make(tiny):
     def make(**settings):
         drafts = settings.pop("drafts", None)
         if drafts == "ngram":

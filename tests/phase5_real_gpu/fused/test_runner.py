@@ -109,7 +109,7 @@ def test_a_quantized_layer_is_one_kernel_a_part(lab, model, method, monkeypatch)
     assert tokens(model, own, own.kv_cache) == tokens(model)
 
 
-def test_a_format_without_a_kernel_is_told(lab, model):
+def test_a_format_without_a_kernel_is_told(model):
     quantize_model(model, "fp8")
     with pytest.warns(
         UserWarning, match="no kernel on a GPU multiplies with weights in fp8.*slower than 16 bits"
