@@ -7,6 +7,7 @@ result gets no figure.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, cycle, islice, pairwise
 from typing import NamedTuple
 
 import torch
@@ -127,12 +128,8 @@ def skewed_lengths(requests: int, total: int, pattern=(0.1, 0.4, 0.5, 1.0, 0.2))
     >>> skewed_lengths(5, 2200)
     [100, 400, 500, 1000, 200]
     """
-    parts = [pattern[i % len(pattern)] for i in range(requests)]
-    ends, so_far = [], 0.0
-    for part in parts:
-        so_far += part
-        ends.append(round(total * so_far / sum(parts)))
-    return [end - start for start, end in zip([0, *ends], ends)]
+    sums = list(accumulate(islice(cycle(pattern), requests), initial=0.0))
+    return [end - start for start, end in pairwise(round(total * so_far / sums[-1]) for so_far in sums)]
 
 
 K = 1024
