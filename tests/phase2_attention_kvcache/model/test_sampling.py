@@ -217,6 +217,13 @@ def test_a_token_of_probability_zero_is_never_drawn():
             assert draw(torch.tensor(row), [None]).tolist() == [expected]
 
 
+def test_a_point_finds_its_token_among_100_000():
+    """Their widths are added up in float64: in float16 the third would be 54 tokens off."""
+    tokens = [12_345, 50_000, 87_654]
+    found = draw(torch.full((3, 100_000), 1e-5), [(token + 0.5) / 100_000 for token in tokens])
+    assert found.tolist() == tokens
+
+
 def run_alone(logits_by_step, p, prompt):
     g, output = p.make_generator(), []
     for logits in logits_by_step:
